@@ -10,10 +10,11 @@ from pathlib import Path
 from ttmesh.base.records import Allocated, ChipFacts, Freed, Marked, Opened, Reserved
 from ttmesh.monitor.address_map import address_maps
 from ttmesh.monitor.source import Detail
-from ttmesh.monitor.view import EVERYTHING, Choice, DeviceKey, View, build
+from ttmesh.monitor.view import EVERYTHING, Choice, View, build
 from ttmesh.tracking.answers import Answers
 from ttmesh.tracking.ledger import Ledger
-from ttmesh.tracking.state import Histories, ServerState, State
+from ttmesh.tracking.leftovers import Ended, Leftover
+from ttmesh.tracking.state import DeviceKey, Histories, Leaks, ServerState, State
 from ttmesh.tracking.wire import Query, Who
 
 NOW = 1_800_000_000
@@ -22,11 +23,39 @@ ARTEFACTS = HERE.parent.parent / "artefacts" / "monitor"
 MB = 1 << 20
 GB = 1 << 30
 CHIPS = (4, 0, 3, 7, 5, 1, 2, 6)
+CHARACTER_WIDTH = 12.2  # of a terminal screenshot
 SITE = "train.py:12 in step\ntrain.py:40 in <module>"
 
 
 def facts(chip: int, i: int) -> ChipFacts:
     return ChipFacts(chip, i, (i // 4, i % 4), "wormhole_b0", 12, GB, 64, MB, chip > 3, l1_base=0x10000)
+
+
+def grid_facts(chip: int, rows: int, columns: int, *, wrap: bool = False) -> ChipFacts:
+    """A chip of a system with a grid: numbered row by row, linked to its neighbours."""
+    row, column = divmod(chip, columns)
+    near = [(row + dr, column + dc) for dr, dc in ((-1, 0), (1, 0), (0, -1), (0, 1))]
+    if wrap:
+        near = [(r % rows, c % columns) for r, c in near]
+    ids = sorted({r * columns + c for r, c in near if 0 <= r < rows and 0 <= c < columns} - {chip})
+    return ChipFacts(
+        chip, chip, (row, column), "wormhole_b0", 12, GB, 64, MB, False,
+        l1_base=0x10000, position=(row, column), links=tuple((other, 1) for other in ids),
+    )  # fmt: skip
+
+
+def _ended(pid: int, held: list[Leftover], at_close: list[Leftover]) -> Ended:
+    return Ended(Who("", pid, 1), "python train.py", 1_800_000_100.0, False, held, at_close, 5, 0)
+
+
+LEAKS = Leaks(  # three runs of a program that each lost the same; one of them closed a mesh with buffers
+    [_ended(pid, [Leftover("death", SITE, "matmul", "DRAM", 2, 8, 8 * MB)], []) for pid in (1, 2)],
+    [
+        _ended(
+            3, [Leftover("exit", SITE, "matmul", "DRAM", 2, 8, 8 * MB)], [Leftover("close", "", "add", "L1", 4, 8, MB)]
+        )
+    ],
+)
 
 
 def buffer(number: int, size: int, kind: str, address: int, bank: int, *, chips=CHIPS, label="", site="") -> Allocated:
@@ -53,7 +82,8 @@ def fixed_ledger() -> Ledger:
     ledger.tick(NOW - 1)
     ledger.events(train, 10, [Marked("step 3", 0)])
     infer = ledger.join(Who("", 777, 1), "python infer.py --chip 0", NOW - 50.0)
-    ledger.snapshot(infer, 9, [buffer(1, 50 * MB, "DRAM", GB // 2, 50 * MB // 12, chips=(0,))])
+    chip = Opened(1, 7, (1, 1), "t3000", (facts(0, 1),), 0)  # of a submesh: chip 0 keeps its coordinate
+    ledger.snapshot(infer, 9, [chip, buffer(1, 50 * MB, "DRAM", GB // 2, 50 * MB // 12, chips=(0,))])
     ledger.tick(NOW)
     return ledger
 
@@ -76,11 +106,11 @@ class FixedSource:
         return build(self.state(), self.histories() if trends else None, choice)
 
     def detail(self, key: DeviceKey) -> Detail | None:
-        states = [d for d in self.state().devices if (d.host, d.physical_id) == key]
+        states = [d for d in self.state().devices if d.key == key]
         if not states:
             return None
         device = next(d for d in self.view(trends=True).devices if d.key == key)
-        buffers = self._answers.buffers(Query("buffers", key[1], key[0]))
+        buffers = self._answers.buffers(Query("buffers", key[2], key[0], system=key[1]))
         return Detail(device, buffers, tuple(address_maps(states[0], buffers)))
 
 
@@ -89,7 +119,12 @@ def screen_text(svg: str) -> str:
     lines: dict[float, list[tuple[float, str]]] = {}
     for x, y, text in re.findall(r'<text[^>]*? x="([\d.]+)" y="([\d.]+)"[^>]*>([^<]*)</text>', svg):
         lines.setdefault(float(y), []).append((float(x), html.unescape(text).replace("\xa0", " ")))
-    rows = ["".join(text for _, text in sorted(parts)) for _, parts in sorted(lines.items())]
+    rows = []
+    for _, parts in sorted(lines.items()):
+        row = ""
+        for x, text in sorted(parts):  # spaces of no colour are left out of the picture
+            row = row.ljust(round(x / CHARACTER_WIDTH)) + text
+        rows.append(row)
     return "\n".join(row.rstrip() for row in rows).strip() + "\n"
 
 

@@ -9,12 +9,13 @@ from collections.abc import Awaitable, Callable
 import pytest
 from fixed_state import ARTEFACTS, NOW, FixedSource, matches_snapshot, screen_text
 from textual.pilot import Pilot
-from textual.widgets import DataTable, Input, Static
+from textual.widgets import Input, Static
 from tracked import RunningServer, eventually
 
 from ttmesh.monitor import device_screen
 from ttmesh.monitor.app import MonitorApp
 from ttmesh.monitor.device_screen import DeviceScreen
+from ttmesh.monitor.line_table import LineTable
 from ttmesh.monitor.source import Source
 from ttmesh.monitor.view import EVERYTHING, Choice
 from ttmesh.tracking.address import Address
@@ -68,8 +69,7 @@ def shot(app: MonitorApp, name: str) -> str:
 
 
 def rows(app: MonitorApp, table_id: str) -> list[str]:
-    table = app.screen.query_one(table_id, DataTable)
-    return [str(table.get_cell_at((i, 0))) for i in range(table.row_count)]
+    return [str(row[0]) for row in app.screen.query_one(table_id, LineTable).rows.values()]
 
 
 @pytest.fixture(autouse=True)
@@ -114,7 +114,7 @@ def test_s_changes_the_order_and_slash_filters():
         await until(pilot, lambda: rows(app, "#processes") == ["777"])
         await until(pilot, lambda: "filter: infer" in shot(app, "filtered"))
         await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.focused, DataTable))
+        await until(pilot, lambda: isinstance(app.focused, LineTable))
         await pilot.press("escape")
         await until(pilot, lambda: rows(app, "#processes") == ["777", "4242"])
 
@@ -218,7 +218,7 @@ def test_source_connects_again_after_the_server_was_away(address: Address, start
     again = RunningServer(address, quiet=True)
 
     eventually(lambda: source.view().buffers, lambda n: n == 8)
-    assert source.detail(("", 99)) is None
-    assert source.detail(("", 0)).buffers.buffers[0].size_bytes == 8
+    assert source.detail(("", "t3000", 99)) is None
+    assert source.detail(("", "t3000", 0)).buffers.buffers[0].size_bytes == 8
     source.close()
     again.stop()

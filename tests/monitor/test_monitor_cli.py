@@ -75,12 +75,31 @@ def test_leaks_names_the_place_that_never_freed(address, busy):
 
 
 def test_without_a_server_the_error_says_how_to_start_one(address):
-    for command in (["smi"], ["leaks"], ["monitor", "-n", "1"]):
+    for command in (["smi"], ["leaks"], ["monitor", "-n", "1"], ["export", "json"]):
         done = ttmesh(address, *command)
 
         assert done.returncode == 2
         assert "does not answer" in done.stderr
         assert "Start one with `ttmesh server`." in done.stderr
+
+
+def test_the_page_is_served_without_a_server_and_the_command_says_so(address):
+    web = subprocess.Popen(
+        [sys.executable, "-m", "ttmesh", "web", "--port", "0"],
+        env=environment(TTMESH_SOCKET=address.path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert web.stdout
+    assert web.stderr
+    printed, said = web.stdout.readline(), web.stderr.readline()
+    web.terminate()
+    web.communicate(timeout=180)
+
+    assert printed.startswith("Open http://127.0.0.1:")
+    assert said.startswith(f"ttmesh web: the allocation server at {address.path} does not answer")
+    assert said.endswith("Start one with `ttmesh server`. The page shows what is held as soon as one runs.\n")
 
 
 def test_the_monitor_loads_neither_torch_nor_textual(address, busy):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import socket
 import subprocess
@@ -11,7 +10,8 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 import uvicorn
@@ -20,6 +20,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from tracked import Program, RunningServer, environment, eventually
 
 from ttmesh.tracking.address import Address
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -82,7 +85,7 @@ def test_the_api_gives_the_view_and_one_device(program, site):
     device = json.loads(get(site.path("/api/devices/3"))[1])
 
     assert [p["pid"] for p in seen["processes"]] == [program.pid]
-    assert len(device["maps"][0]["cells"]) == 512
+    assert len(device["maps"][0]["cells"]) == 256
     assert device["buffers"][0]["label"] == "matmul"
     assert get(site.path("/api/devices/99"))[0] == 404
 
@@ -211,45 +214,156 @@ def test_a_port_in_use_is_refused_before_an_address_is_printed(address):
     assert "Choose others with --host and --port" in done.stderr
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_page_in_a_browser(program, site, theme):
+def test_history_is_drawn_for_all_devices_or_one(program, site):
+    def history(options: str) -> dict:
+        return json.loads(get(f"{site.path('/page/history')}&{options}")[1])
+
+    def names(found: dict) -> list[str]:
+        return [line["name"] for chart in found.get("charts", []) for line in chart["lines"]]
+
+    eventually(lambda: names(history("window=3600")), lambda found: found == ["devices 0-7", "devices 0-7"])
+    assert names(history("window=x&device=3&system=t3000")) == ["device 3", "device 3"]
+    assert history("device=77&system=t3000")["charts"][0]["lines"] == []
+
+
+WIDTHS = (390, 1280, 1920)
+HEIGHT = 800
+# Boxes and their texts stay inside, and nothing makes the page scroll sideways.
+CLIPPED = """() => {
+  const wide = document.documentElement.scrollWidth > document.documentElement.clientWidth ? ["the page"] : [];
+  const boxes = [...document.querySelectorAll(".chip, #side, #mesh, header")].filter((box) => {
+    const { left, right } = box.getBoundingClientRect();
+    return left < 0 || right > document.documentElement.clientWidth;
+  });
+  const texts = [...document.querySelectorAll(".chip .name, .chip .meter, h2")].filter(
+    (one) => one.scrollWidth > one.clientWidth + 1);
+  return [...wide, ...[...boxes, ...texts].map((one) => one.textContent)];
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[object]:
     from playwright.sync_api import expect, sync_playwright
 
     expect.set_options(timeout=180_000)
     ARTEFACTS.mkdir(parents=True, exist_ok=True)
-    problems: list[str] = []
     with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], timeout=180_000)
-        page = browser.new_page(viewport={"width": 1400, "height": 1000}, color_scheme=theme)
+        running = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], timeout=180_000)
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def open_page(browser, site) -> Iterator[Callable[..., Page]]:
+    """Opens pages; whatever they say on the console is a fault."""
+    problems: list[str] = []
+
+    def opened(width: int, theme: str = "light", hash_: str = "") -> Page:
+        page = browser.new_page(viewport={"width": width, "height": HEIGHT}, color_scheme=theme)
         page.set_default_timeout(180_000)
         page.on("console", lambda message: problems.append(message.text))
         page.on("pageerror", lambda error: problems.append(str(error)))
-        page.goto(site.path("/"))
+        page.goto(site.path("/") + hash_)
         page.wait_for_selector("body[data-ready=yes]")
-        expect(page.locator("#summary")).to_contain_text("8 devices, 16 buffers")
-        chips = page.locator(".chip")
-        expect(chips).to_have_count(8)
-        expect(page.locator(".chip.coordinator b")).to_have_text("4R (0, 0)")
-        expect(page.locator("#processes tbody tr")).to_have_count(1)
-        expect(page.locator("#processes tbody")).to_contain_text("<b>step</b> 3")
-        chips.nth(0).click()
-        page.wait_for_selector("#device:not([hidden])")
-        page.wait_for_selector("#timeline .main-svg")
-        expect(page.locator(".map")).to_have_count(2)
-        expect(page.locator("#buffers tbody tr")).to_have_count(2)
-        page.screenshot(path=str(ARTEFACTS / f"page_{theme}.png"), full_page=True)
-        chips.nth(0).click()
-        expect(page.locator("#device")).to_be_hidden()
-        chips.nth(1).click()
-        expect(page.locator("#device")).to_be_visible()
-        page.click("#close")
-        expect(page.locator("#device")).to_be_hidden()
-        expect(page.locator("#timeline .ytick text").last).to_have_text(re.compile(r"^(192|224|256)\.00 MB$"))
-        program.do("free 1")
-        expect(page.locator("#summary")).to_contain_text("8 devices, 8 buffers")
-        page.click("#theme")
-        expect(page.locator("html")).not_to_have_attribute("data-theme", theme)
-        browser.close()
+        return page
 
+    yield opened
     assert problems == []
+
+
+in_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+
+
+@in_a_browser
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_galaxy_fits_any_screen_and_a_chips_details_are_beside_it(program, site, open_page, width):
+    from playwright.sync_api import expect
+
+    program.do("galaxy")
+    program.do("allocate 1048576 3")
+    page = open_page(width, "dark" if width == 1280 else "light")
+    expect(page.locator("#summary")).to_contain_text("40 devices")
+    galaxy = page.locator(".group").first
+    expect(galaxy.locator(".chip")).to_have_count(32)
+    expect(galaxy.locator(".link")).to_have_count(8 * 3 + 7 * 4)
+    assert page.evaluate(CLIPPED) == []
+    tops = [galaxy.locator(".chip").nth(i).bounding_box() for i in (0, 31)]
+    assert tops[1]["y"] + tops[1]["height"] <= HEIGHT  # all of it is on one screen
+
+    galaxy.locator(".chip").nth(5).click()
+    expect(page.locator("#device")).to_contain_text("Buffers by call site")
+    assert page.evaluate(CLIPPED) == []
+    side = page.locator("#side").bounding_box()
+    assert 0 <= side["y"] < HEIGHT / 2
+    assert side["y"] + 200 < HEIGHT
+    page.wait_for_selector("#charts path")
+    page.screenshot(path=str(ARTEFACTS / f"galaxy_{width}.png"))
+
+
+@in_a_browser
+def test_the_page_is_used_with_keys_links_and_a_search(program, site, open_page):
+    from playwright.sync_api import expect
+
+    program.do("send 0 3 5242880")
+    page = open_page(1280)
+    expect(page.locator(".chip")).to_have_count(8)
+    expect(page.locator(".chip:has(.star) b")).to_have_text("4R")
+    expect(page.locator("#processes tbody")).to_contain_text("<b>step</b> 3")
+    expect(page.locator("#links tbody tr").first).to_contain_text("0 ↔ 3")
+    expect(page.locator('.link[title^="0 → 3: 5.00 MB"]')).to_have_count(1)
+    chips = page.locator(".chip")
+
+    chips.nth(0).focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#side-title")).to_have_text("Device 4R")
+    expect(page.locator(".map")).to_have_count(2)
+    expect(page.locator("#device details")).to_have_count(1)  # two buffers of one call site
+    expect(page.locator("#device details summary")).to_contain_text("2 buffers")
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#side-title")).to_have_text("Device 0")
+    assert "chip=%2Ft3000%2F0" in page.url
+    copy = open_page(1280, hash_=page.url[page.url.index("#") :])
+    expect(copy.locator("#side-title")).to_have_text("Device 0")
+    copy.close()
+    page.keyboard.press("Escape")
+    expect(page.locator("#device")).to_be_hidden()
+    expect(page.locator("#side-title")).to_have_text("History")
+
+    page.keyboard.press("/")
+    page.keyboard.type("device 6r")
+    expect(page.locator(".chip:not(.miss) b")).to_have_text(["6R"])
+    expect(page.locator("#processes tbody tr")).to_be_hidden()
+    page.keyboard.press("Enter")
+    expect(page.locator("#side-title")).to_have_text("Device 6R")
+    page.click("#close")
+    page.fill("#search", "")
+    page.keyboard.press("Escape")
+    page.keyboard.press("p")
+    expect(page.locator("#pool")).to_have_text("L1")
+    theme = page.locator("html").get_attribute("data-theme")
+    page.click("#theme")
+    expect(page.locator("html")).not_to_have_attribute("data-theme", theme)
+    page.click("#windows button >> text=1 h")
+    expect(page.locator("#charts .chart")).to_have_count(2)
+    program.do("free 1")
+    expect(page.locator("#summary")).to_contain_text("8 devices, 8 buffers")
+    page.screenshot(path=str(ARTEFACTS / "page.png"), full_page=True)
+
+
+@in_a_browser
+def test_devices_leave_the_page_with_their_process_and_what_it_lost_is_shown(program, open_page):
+    from playwright.sync_api import expect
+
+    page = open_page(390, hash_="#chip=/t3000/3")
+    expect(page.locator("#side-title")).to_have_text("Device 3")
+    program.kill()
+
+    expect(page.locator(".chip")).to_have_count(0)
+    expect(page.locator("#nothing")).to_contain_text("No device is open yet.")
+    expect(page.locator("#side-title")).to_have_text("Not open")
+    page.keyboard.press("Escape")
+    expect(page.locator("#lost tbody tr")).to_have_count(1)
+    expect(page.locator("#lost-caption")).to_contain_text("Lost: still allocated when the process ended")
+    expect(page.locator("#at-close")).to_be_hidden()
+    expect(page.locator("#charts")).to_contain_text("devices 0-7 (closed)")
+    assert page.evaluate(CLIPPED) == []

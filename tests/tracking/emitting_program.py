@@ -21,6 +21,11 @@ for line in sys.stdin:
     reply: object = "ok"
     if word == "open":
         runtime.open()
+    elif word == "galaxy":
+        runtime = Runtime(tuple(range(32)), mesh_id=2)
+        runtime.open()
+    elif word == "send":
+        runtime.send(*numbers)
     elif word == "reserve":
         runtime.reserve(numbers[0])
     elif word == "allocate":

@@ -123,7 +123,7 @@ def test_a_second_connection_of_one_process_takes_over_from_the_first(server, mo
         eventually(monitor.state, lambda s: s.server.connections == 2)
 
         assert used(monitor.state()) == {0: 20}
-    eventually(monitor.state, lambda s: used(s) == {0: 0})
+    eventually(monitor.state, lambda s: not s.devices)
 
 
 def test_quiet_server_prints_statistics_only_when_asked(address, start):

@@ -73,15 +73,15 @@ def test_frames_may_come_byte_by_byte():
     ("data", "reason"),
     [
         (b"GET / HTTP/1.1\r\n", "a frame begins with b'GE'; expected b'TM'"),
-        (wire.HEADER.pack(b"TM", 9, 1, 0), "the peer speaks version 9; expected 2"),
-        (wire.HEADER.pack(b"TM", 2, 2, 2**32 - 1), "4294967295 bytes is announced; at most 1048576"),
+        (wire.HEADER.pack(b"TM", 9, 1, 0), "the peer speaks version 9; expected 3"),
+        (wire.HEADER.pack(b"TM", wire.VERSION, 2, 2**32 - 1), "4294967295 bytes is announced; at most 1048576"),
         (wire.frame(99), "kind 99 is not something a client sends"),
         (wire.frame(wire.EVENTS, (0, 0, [(4, 1)])), "the body of a frame of kind 2 is malformed"),
         (wire.frame(wire.EVENTS, (-1, 0, [])), "malformed: Expected `int` >= 0"),
         (wire.frame(wire.EVENTS, (0, 0, [(77, 1)])), "malformed: Invalid value 77"),
         (wire.frame(wire.HELLO, ("root", 1, 1, "", "")), "malformed: Invalid enum value 'root'"),
         (wire.frame(wire.BYE, (2**63,)), "malformed"),
-        (wire.HEADER.pack(b"TM", 2, 2, 5000) + b"\x91" * 5000, "malformed"),
+        (wire.HEADER.pack(b"TM", wire.VERSION, 2, 5000) + b"\x91" * 5000, "malformed"),
     ],
 )
 def test_what_is_no_frame_is_refused_with_the_reason(data, reason):
@@ -136,6 +136,6 @@ def test_hostile_frames_end_their_own_session_and_nothing_else(seed):
         session.end()
 
     assert ledger.bytes_held == bystander.counted_bytes == bystander.size_bytes
-    held = {key: (a.used, a.count) for key, a in ledger.devices["", 0].accounts.items()}
+    held = {key: (a.used, a.count) for key, a in ledger.devices["", "", 0].accounts.items()}
     assert held == {"DRAM": (100, 1)}
     assert not [d for d in ledger.devices.values() if d.host and any(a.used or a.count for a in d.accounts.values())]

@@ -111,7 +111,12 @@ def eventually(look: Callable[[], T], wanted: Callable[[T], bool], *, timeout_s:
 
 
 def used(state: State, kind: str = "DRAM") -> dict[int, int]:
-    return {d.physical_id: d.usage[kind].used_bytes for d in state.devices if kind in d.usage}
+    """Bytes by physical id, of all systems together."""
+    found: dict[int, int] = {}
+    for device in state.devices:
+        if kind in device.usage:
+            found[device.physical_id] = found.get(device.physical_id, 0) + device.usage[kind].used_bytes
+    return found
 
 
 def on_all(size: int) -> dict[int, int]:

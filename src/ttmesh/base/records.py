@@ -23,6 +23,7 @@ Site = Annotated[str, Meta(max_length=4096)]
 Extent = Annotated[tuple[Count, ...], Meta(max_length=8)]
 Size = Annotated[int, Meta(ge=0, le=2**40)]  # of a buffer or a bank: a million of them still fit 64 bits
 Banks = Annotated[int, Meta(ge=0, le=2**16)]
+Neighbours = Annotated[tuple[tuple[Chip, Banks], ...], Meta(max_length=16)]
 if TYPE_CHECKING:
     MemoryType = str  # the runtime has the names of an enum
 else:
@@ -46,6 +47,8 @@ class ChipFacts(Struct, array_like=True, frozen=True, gc=False):
     l1_base: Count = 0
     l1_small_bytes: Size = 0
     trace_bytes: Size = 0
+    position: Extent = ()  # row and column on the system's own grid, whatever the mesh's shape
+    links: Neighbours = ()  # physical ids of chips one hop away, and the number of links to each
 
 
 class Opened(Struct, array_like=True, tag=1, frozen=True, gc=False):
@@ -163,11 +166,12 @@ class Returned(Struct, frozen=True, gc=False):
 
 
 class Crossed(Struct, frozen=True, gc=False):
-    """Bytes went over one link, from one physical chip to a neighbour; chip -1 is the host."""
+    """Bytes went over one link of a system, from one physical chip to a neighbour; chip -1 is the host."""
 
     source: int
     target: int
     size_bytes: int
+    system: str = ""
 
 
 Event = Opened | Closed | Reserved | Allocated | Freed | Marked

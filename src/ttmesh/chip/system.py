@@ -96,6 +96,11 @@ class System:
         """The number of direct links between two chips."""
         return self.links.get(pair(a, b), 0)
 
+    def list_links(self, physical_id: int) -> tuple[Pair, ...]:
+        """The neighbours of a chip, by their ids in the full system, each with the number of direct links."""
+        near = ((a if b == physical_id else b, count) for (a, b), count in self.links.items() if physical_id in (a, b))
+        return tuple(sorted((self.original_id(chip), count) for chip, count in near))
+
     def board_of(self, physical_id: int) -> tuple[int, ...]:
         """All chips on the board of a chip."""
         return next(board for board in self.boards if physical_id in board)

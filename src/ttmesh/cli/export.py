@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
                 )
 
         def buffers_of(device: DeviceState) -> Buffers:
-            return monitor.buffers(device.physical_id, host=device.host, limit=BUFFERS)
+            return monitor.buffers(device.key, limit=BUFFERS)
 
         state = monitor.state()
         with writing(args.output):

@@ -1,4 +1,4 @@
-"""Show what programs still held when they, or their meshes, ended, by the place that allocated it."""
+"""Show what programs lost at their end, and what they held when meshes were closed, by the place that allocated it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import argparse
 import msgspec
 
 from ttmesh.cli._arguments import MAX_ID, number
+from ttmesh.monitor.leak_groups import group_leaks
 from ttmesh.monitor.tables import leaks, printer
 from ttmesh.tracking.address import choose_address
 from ttmesh.tracking.query import Monitor
@@ -23,9 +24,9 @@ def run(args: argparse.Namespace) -> int:
     """Print the report; status 1 when something was left, or may have been."""
     with Monitor(choose_address(args.socket)) as monitor:
         found = monitor.leaks()
+    report = group_leaks(found, pid=args.pid)
     if args.json:
         print(msgspec.json.format(msgspec.json.encode(found)).decode())
     else:
-        printer().print(leaks(found, pid=args.pid))
-    ends = [*found.ended, *found.living]
-    return int(found.left_out > 0 or any(args.pid in (None, e.who.pid) and (e.held or e.at_close) for e in ends))
+        printer().print(leaks(report))
+    return int(bool(report.left_out or report.lost or report.at_close))

@@ -8,6 +8,7 @@ import importlib
 import importlib.util
 import secrets
 import socket
+import sys
 from pathlib import Path
 from urllib.parse import quote
 
@@ -16,8 +17,9 @@ from ttmesh.cli._arguments import milliseconds, port
 from ttmesh.cli.server import read_token
 from ttmesh.monitor.source import Source
 from ttmesh.tracking.address import choose_address
+from ttmesh.tracking.query import UnreachableError
 
-NEEDED = ("starlette", "uvicorn", "plotly", "prometheus_client")
+NEEDED = ("starlette", "uvicorn", "prometheus_client")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,10 +58,21 @@ def run(args: argparse.Namespace) -> int:
     listener = config.bind_socket()
     shown = f"?token={quote(token)}" if token and not args.token_file else ""  # a token of one's own is not shown
     print(f"Open http://{args.host}:{listener.getsockname()[1]}/{shown} (Ctrl-C stops it)", flush=True)
+    if problem := _find_problem(source):
+        print(f"ttmesh web: {problem} The page shows what is held as soon as one runs.", file=sys.stderr, flush=True)
     with contextlib.suppress(KeyboardInterrupt):
         uvicorn.Server(config).run(sockets=[listener])
     source.close()
     return 0
+
+
+def _find_problem(source: Source) -> str:
+    """Why nothing can be shown yet."""
+    try:
+        source.state()
+    except UnreachableError as error:
+        return str(error)
+    return source.problem
 
 
 def _ask_for_port(host: str, number: int) -> None:

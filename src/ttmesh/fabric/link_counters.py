@@ -26,12 +26,22 @@ class Tally:
 class LinkCounters:
     """Bytes by (from, to); the host is chip -1. Several links between two chips count as one: they share the load.
 
-    Where ranks divide a mesh, each counts all of it, but reports to trackers only what its `own` chips sent.
+    Where ranks divide a mesh, each counts all of it, but reports to trackers only what its `own` chips sent. Trackers
+    get the system's name and the ids of the full system, of which some chips may be hidden.
     """
 
-    def __init__(self, fabric: Fabric, own: frozenset[int] | None = None) -> None:
+    def __init__(
+        self,
+        fabric: Fabric,
+        own: frozenset[int] | None = None,
+        *,
+        system: str = "",
+        original_ids: Sequence[int] = (),
+    ) -> None:
         self._fabric = fabric
         self.own = own
+        self._system = system
+        self._reported_id = {HOST: HOST, **dict(enumerate(original_ids))}
         self._bytes: dict[tuple[int, int], int] = {}
         self._tallies: list[Tally] = []
         self._lock = threading.Lock()  # queue workers count at the same time
@@ -63,7 +73,8 @@ class LinkCounters:
     def _report(self, loads: Mapping[tuple[int, int], int]) -> None:
         for (source, target), size_bytes in loads.items():
             if self.own is None or (target if source == HOST else source) in self.own:
-                signals.emit_crossing(Crossed(source, target, size_bytes))
+                ends = self._reported_id.get(source, source), self._reported_id.get(target, target)
+                signals.emit_crossing(Crossed(*ends, size_bytes, self._system))
 
     def _check(self, loads: Mapping[tuple[int, int], int]) -> None:
         """Refuse loads between chips without a link."""

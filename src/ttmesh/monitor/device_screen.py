@@ -20,8 +20,8 @@ from ttmesh.monitor.polling import PollingScreen
 from ttmesh.monitor.rows import STAR
 from ttmesh.monitor.source import Detail, Source
 from ttmesh.monitor.text_drawing import COLOURS, LEVELS, draw_bar, draw_map, draw_trend
-from ttmesh.monitor.view import Bar, DeviceKey, class_name, format_count, printable
-from ttmesh.tracking.state import BufferState
+from ttmesh.monitor.view import Bar, class_name, format_count, printable
+from ttmesh.tracking.state import BufferState, DeviceKey
 
 MAP_ROWS = 4
 BIGGEST = 30

@@ -9,17 +9,19 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.coordinate import Coordinate
-from textual.widgets import DataTable, Footer, Input, Static
+from textual.widgets import Footer, Input, Static
 
 from ttmesh.monitor.device_screen import DeviceScreen
+from ttmesh.monitor.line_table import LineTable
 from ttmesh.monitor.polling import PollingScreen
 from ttmesh.monitor.rows import STAR, Widths, device_cells, fit_widths, process_cells
 from ttmesh.monitor.source import Source
 from ttmesh.monitor.text_drawing import COLOURS
-from ttmesh.monitor.view import SORTS, Choice, DeviceKey, View, class_name, format_count, nothing_shown
+from ttmesh.monitor.view import SORTS, Choice, View, class_name, format_count, nothing_shown
+from ttmesh.tracking.state import DeviceKey
 
 LEGEND = ("DRAM", "TRACE", "L1", "L1_SMALL", "CB", "KERNEL", "SYSTEM_L1")
+FIT_S = 10
 
 
 class MainScreen(PollingScreen[View]):
@@ -48,7 +50,9 @@ class MainScreen(PollingScreen[View]):
         self.choice = choice
         self.view: View | None = None
         self.paused = False
-        self.widths: Widths | None = None
+        self._keys: dict[str, DeviceKey] = {}
+        self._shown_texts: dict[str, str] = {}
+        self._fitted: tuple[object, Widths] | None = None  # for which screen and rows
 
     def compose(self) -> ComposeResult:
         """A status line, the devices, the processes, the keys."""
@@ -57,11 +61,8 @@ class MainScreen(PollingScreen[View]):
             yield Static(_legend(), id="legend")
             yield Static(id="problem")
             yield Static(id="nothing")
-            for name, stripes in (("devices", True), ("processes", False)):
-                table = DataTable[object](
-                    id=name, cursor_type="row", zebra_stripes=stripes, cursor_foreground_priority="renderable"
-                )
-                yield table
+            yield LineTable(id="devices")
+            yield LineTable(id="processes")
             yield Input(placeholder="part of a process's name or pid", id="filter")
         yield Footer()
 
@@ -82,34 +83,33 @@ class MainScreen(PollingScreen[View]):
     def show(self, answer: View | None, problem: str) -> None:
         """Show a view; a problem is shown above the last view."""
         notes = [problem] if problem else list(answer.notes) if answer is not None else []
-        notice = self.query_one("#problem", Static)
-        notice.display = bool(notes)
-        notice.update(Text("\n".join(notes)))
+        self._show_text("#problem", "\n".join(notes))
         if answer is not None:
             self.view = view = answer
-            self.query_one("#status", Static).update(self._status(view))
-            nothing = self.query_one("#nothing", Static)
-            nothing.update(Text(nothing_shown(view)))
-            nothing.display = not (view.devices and view.processes) and not self.choice.text
+            self.query_one("#status", Static).update(self._status(view), layout=False)
+            is_empty = not (view.devices and view.processes) and not self.choice.text
+            self._show_text("#nothing", nothing_shown(view) if is_empty else "")
             widths = self._fit(view)
-            devices = {f"{d.host}/{d.physical_id}": device_cells(d, widths) for d in view.devices}
+            self._keys = {"/".join(map(str, d.key)): d.key for d in view.devices}
+            devices = {"/".join(map(str, d.key)): device_cells(d, widths) for d in view.devices}
             processes = {f"{p.host}/{p.pid}": process_cells(p, widths) for p in view.processes}
-            fill(self.query_one("#devices", DataTable), devices)
-            fill(self.query_one("#processes", DataTable), processes)
+            self.query_one("#devices", LineTable).fill(widths.device_columns(), devices)
+            self.query_one("#processes", LineTable).fill(widths.process_columns(), processes)
 
     def _fit(self, view: View) -> Widths:
-        widths = fit_widths(view, self.size.width)
-        if self.widths is None or widths.long != self.widths.long:
-            for table_id, columns in (
-                ("#devices", widths.device_columns()),
-                ("#processes", widths.process_columns()),
-            ):
-                table = self.query_one(table_id, DataTable)
-                table.clear(columns=True)
-                for i, name in enumerate(columns):
-                    table.add_column(name, key=f"{i}")
-        self.widths = widths
-        return widths
+        """Widths for this screen, fitted anew when other rows come, and now and then as numbers grow."""
+        keys = (self.size.width, [d.key for d in view.devices], [p.title for p in view.processes], view.time_s // FIT_S)
+        if self._fitted is None or self._fitted[0] != keys:
+            self._fitted = (keys, fit_widths(view, self.size.width))
+        return self._fitted[1]
+
+    def _show_text(self, where: str, text: str) -> None:
+        """Show a text, or nothing; laying the screen out anew is dear, so only when it changes."""
+        if self._shown_texts.get(where, "") != text:
+            self._shown_texts[where] = text
+            notice = self.query_one(where, Static)
+            notice.update(Text(text))
+            notice.display = bool(text)
 
     def action_next_sort(self) -> None:
         """Sort the processes by the next column."""
@@ -147,15 +147,14 @@ class MainScreen(PollingScreen[View]):
         entry.display = False
         self.query_one("#devices").focus()
 
-    def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
+    def on_line_table_selected(self, event: LineTable.Selected) -> None:
         """Enter on a device opens it."""
-        if event.data_table.id == "devices" and event.row_key.value is not None:
-            host, _, physical_id = event.row_key.value.rpartition("/")
-            self.open_device((host, int(physical_id)))
+        if event.table.id == "devices":
+            self.open_device(self._keys[event.key])
 
     def action_open_device(self) -> None:
         """Open the device under the cursor."""
-        self.query_one("#devices", DataTable).action_select_cursor()
+        self.query_one("#devices", LineTable).action_select_cursor()
 
     def open_device(self, key: DeviceKey) -> None:
         """A screen with one device."""
@@ -180,22 +179,3 @@ def _legend() -> Text:
     for kind in LEGEND:
         text.append("■ ", style=COLOURS[kind]).append(f"{class_name(kind)}  ")
     return text.append("★ ", style=STAR).append("coordinator")
-
-
-def fill(table: DataTable[object], rows: dict[str, list[object]]) -> None:
-    """Show these rows; the cursor stays where it is when the same rows come in the same order."""
-    if [key.value for key in table.rows] == list(rows):
-        for key, cells in rows.items():
-            for i, cell in enumerate(map(_as_it_is, cells)):
-                table.update_cell(key, f"{i}", cell, update_width=True)
-        return
-    row = table.cursor_row
-    table.clear()
-    for key, cells in rows.items():
-        table.add_row(*map(_as_it_is, cells), key=key)
-    if rows:
-        table.cursor_coordinate = Coordinate(min(row, len(rows) - 1), 0)
-
-
-def _as_it_is(cell: object) -> object:
-    return Text(cell) if isinstance(cell, str) else cell  # a name with brackets is not markup

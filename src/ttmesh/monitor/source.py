@@ -8,12 +8,13 @@ from pathlib import Path
 
 from ttmesh.monitor.address_map import AddressMap, address_maps
 from ttmesh.monitor.exports import shared_memory
-from ttmesh.monitor.view import EVERYTHING, Choice, DeviceKey, DeviceView, View, build
+from ttmesh.monitor.view import EVERYTHING, Choice, DeviceView, View, build
 from ttmesh.tracking.address import Address
 from ttmesh.tracking.query import Monitor, UnreachableError
-from ttmesh.tracking.state import Buffers, Histories, ServerState, State
+from ttmesh.tracking.state import Buffers, DeviceKey, Histories, Leaks, ServerState, State
 
 TREND_S = 60
+TREND_POINTS = 30
 BUFFERS_SHOWN = 5000
 
 
@@ -40,7 +41,8 @@ class Source:
     def view(self, choice: Choice = EVERYTHING, *, trends: bool = False) -> View:
         """Everything on one page."""
         state = self.state()
-        histories = self._monitor.histories(window_s=TREND_S) if trends and state.server.pid else None
+        wanted = trends and state.server.pid
+        histories = self._monitor.histories(window_s=TREND_S, points=TREND_POINTS) if wanted else None
         return build(state, histories, choice, problem=self.problem)
 
     def state(self) -> State:
@@ -58,20 +60,33 @@ class Source:
         return State(known.server, [*known.devices, *devices], [*known.processes, *processes], known.left_out)
 
     def detail(self, key: DeviceKey) -> Detail | None:
-        """One device in detail, None when the server does not know it."""
-        host, physical_id = key
+        """One device in detail, None when it is not open; without a system it is looked for in all of the host's."""
         state = self.state()
-        found = [d for d in state.devices if (d.host, d.physical_id) == key]
+        host, system, physical_id = key
+        found = [
+            d for d in state.devices if (d.host, d.physical_id) == (host, physical_id) and system in ("", d.system)
+        ]
         if not found:
             return None
-        if host == shared_memory.HOST:
+        key = found[0].key
+        if found[0].host == shared_memory.HOST:
             histories, buffers = Histories([]), Buffers([], 0, [])
         else:
-            histories = self._monitor.histories(physical_id, host=host, window_s=TREND_S)
-            buffers = self._monitor.buffers(physical_id, host=host, limit=BUFFERS_SHOWN)
+            histories = self._monitor.histories(key, window_s=TREND_S, points=TREND_POINTS)
+            buffers = self._monitor.buffers(key, limit=BUFFERS_SHOWN)
         view = build(state, histories)
         device = next(d for d in view.devices if d.key == key)
         return Detail(device, buffers, tuple(address_maps(found[0], buffers)))
+
+    def histories(self, device: DeviceKey | None, *, window_s: int, points: int) -> Histories:
+        """What one device or all held over time, closed devices included; nothing without a server."""
+        if self.problem or (device is not None and device[0] == shared_memory.HOST):
+            return Histories([])
+        return self._monitor.histories(device, window_s=window_s, points=points)
+
+    def leaks(self) -> Leaks:
+        """What processes and meshes left."""
+        return self._monitor.leaks()
 
     def close(self) -> None:
         """Close the connection."""

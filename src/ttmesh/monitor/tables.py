@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ttmesh.base.sizes import size_text
+from ttmesh.monitor.leak_groups import LeakGroup, LeakReport, describe_pids
 from ttmesh.monitor.text_drawing import LEVELS
 from ttmesh.monitor.view import (
     Bar,
@@ -24,8 +25,6 @@ from ttmesh.monitor.view import (
     printable,
     short_name,
 )
-from ttmesh.tracking.leftovers import Ended, Leftover
-from ttmesh.tracking.state import Leaks
 
 PIPED_COLUMNS = 140  # width of the device table
 OF_ALL_FROM = 78  # width from which the narrow table shows capacities
@@ -138,39 +137,40 @@ def _process_cells(process: ProcessView, *, narrow: bool) -> list[str]:
     ]
 
 
-def leaks(found: Leaks, *, pid: int | None = None) -> RenderableType:
-    """What every ended process still held, by call site."""
+def leaks(report: LeakReport) -> RenderableType:
+    """What was lost with processes, then what meshes held at their close; equal ones in one row."""
     blocks: list[RenderableType] = []
-    for ended in [*found.ended, *found.living]:
-        left = [*ended.at_close, *ended.held]
-        if left and pid in (None, ended.who.pid):
-            blocks.append(_leak_table(ended, left))
-    if found.left_out:
-        note = f"{found.left_out} more processes are not shown: the server's reply would be too large."
+    for title, groups in (
+        ("Lost: still allocated when the process ended", report.lost),
+        ("Held at close: freed because the mesh was closed", report.at_close),
+    ):
+        if groups:
+            blocks.append(_leak_table(title, groups))
+    if report.left_out:
+        note = f"{report.left_out} more processes are not shown: the server's reply would be too large."
         blocks.append(Text(note, style="yellow"))
     return Group(*blocks) if blocks else Text("✓ No buffers remaining - perfect cleanup!", style="green3")
 
 
-def _leak_table(ended: Ended, left: list[Leftover]) -> Table:
-    if not ended.time_s:
-        end = "still running"
-    else:
-        clock = time.strftime("%H:%M:%S", time.localtime(ended.time_s))
-        end = f"ended at {clock}" if ended.orderly else f"killed or crashed at {clock}"
-    total = sum(place.size_bytes for place in left)
-    title = Text(f"PID {ended.who.pid}, {end}, left {size_text(total)}: {printable(ended.name)}", style="bold")
-    table = Table(box=box.ASCII2, title=title, title_justify="left")
-    for name in ("Held at", "Type", "Operation", "Allocated by"):
+def _leak_table(title: str, groups: tuple[LeakGroup, ...]) -> Table:
+    total = sum(group.size_bytes for group in groups)
+    table = Table(box=box.ASCII2, title=f"{title}, {size_text(total)}", title_justify="left", title_style="bold")
+    for name in ("Program", "Type", "Operation", "Allocated by"):
         table.add_column(name, overflow="fold")
-    for name in ("Buffers", "Chips", "Bytes"):
+    for name in ("Times", "Buffers", "Chips", "Bytes"):
         table.add_column(name, justify="right")
-    for place in left:
-        site = place.site or "unknown (set TTMESH_TRACK_STACKS=1)"
-        cells: list[RenderableType] = [
-            place.end,
-            class_name(place.buffer_type),
-            Text(printable(place.label)),
-            Text(printable(site)),
-        ]
-        table.add_row(*cells, str(place.buffers), str(place.chips), size_text(place.size_bytes))
+    last = ""
+    for group in groups:
+        program = f"{describe_pids(group)}: {printable(group.program)}"
+        table.add_row(
+            Text(program if program != last else ""),
+            class_name(group.memory_class),
+            Text(printable(group.label)),
+            Text(printable(group.site) or "unknown (set TTMESH_TRACK_STACKS=1)"),
+            str(group.times),
+            str(group.buffers),
+            str(group.chips),
+            size_text(group.size_bytes),
+        )
+        last = program
     return table

@@ -6,14 +6,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ttmesh.base.errors import MeshError, one_of, suggest_names
-from ttmesh.tracking.state import BUFFER_CLASSES, POOLS, DeviceState, Histories, ProcessState, State, Usage
+from ttmesh.tracking.state import BUFFER_CLASSES, POOLS, DeviceKey, DeviceState, Histories, ProcessState, State, Usage
 
 WARM, HOT = 0.75, 0.90  # colour thresholds of the first allocation monitor
 SORTS = ("memory", "dram", "l1", "pid", "name", "records")
 
 NOTHING = Usage(0, 0, 0)
-
-DeviceKey = tuple[str, int]
 
 
 class ViewError(MeshError):
@@ -84,17 +82,25 @@ class DeviceView:
     is_coordinator: bool
     buffers: int
     bars: tuple[Bar, ...]
+    position: tuple[int, ...] = ()
+    links: tuple[tuple[int, int], ...] = ()
+    names_system: bool = False  # other systems of its host are open too
 
     @property
     def key(self) -> DeviceKey:
-        """Its unique name among all hosts."""
-        return (self.host, self.physical_id)
+        """Its unique name among all hosts and systems."""
+        return (self.host, self.system, self.physical_id)
+
+    @property
+    def short_title(self) -> str:
+        """Its id, with R for a chip behind another one."""
+        return f"{self.physical_id}{'R' if self.is_remote else ''}"
 
     @property
     def title(self) -> str:
-        """Its id, with R for a chip behind another one and the host when it is not this one."""
-        remote = "R" if self.is_remote else ""
-        return f"{self.physical_id}{remote}" + (f"@{self.host}" if self.host else "")
+        """Its id with the host when it is not this one, and with the system when there are several."""
+        system = f"/{self.system}" if self.names_system else ""
+        return self.short_title + (f"@{self.host}" if self.host else "") + system
 
     @property
     def place(self) -> str:
@@ -107,12 +113,23 @@ class DeviceView:
 
 
 @dataclass(frozen=True)
+class LinkView:
+    """Bytes that one process sent over one link of a system; chip -1 is the host."""
+
+    system: str
+    source: int
+    target: int
+    size_bytes: int
+
+
+@dataclass(frozen=True)
 class ProcessView:
     """One process; bytes are summed over its chips."""
 
     host: str
     pid: int
     name: str
+    systems: tuple[str, ...]
     devices: tuple[int, ...]
     meshes: tuple[tuple[int, ...], ...]
     used_bytes: dict[str, int]
@@ -121,6 +138,7 @@ class ProcessView:
     missed: int
     in_step: bool
     last_mark: str
+    links: tuple[LinkView, ...] = ()
 
     @property
     def title(self) -> str:
@@ -148,6 +166,7 @@ class View:
     devices: tuple[DeviceView, ...]
     processes: tuple[ProcessView, ...]
     hidden_devices: tuple[int, ...]
+    leftovers: int = 0  # changes when something was left, see ServerState
     notes: tuple[str, ...] = ()  # what else a reader must know, such as that something is not shown
 
     @property
@@ -159,7 +178,12 @@ class View:
 def build(state: State, histories: Histories | None = None, choice: Choice = EVERYTHING, *, problem: str = "") -> View:
     """The view of a state; trends come from the histories when there are any, a problem is noted."""
     trends = _trends(histories)
-    devices = [_device(d, trends) for d in state.devices if not choice.devices or d.physical_id in choice.devices]
+    several = _hosts_with_several_systems(state.devices)
+    devices = [
+        _device(d, trends, names_system=d.host in several)
+        for d in state.devices
+        if not choice.devices or d.physical_id in choice.devices
+    ]
     processes = [_process(p) for p in state.processes]
     shown = [p for p in processes if _matches(p, choice)]
     return View(
@@ -170,6 +194,7 @@ def build(state: State, histories: Histories | None = None, choice: Choice = EVE
         devices=tuple(devices),
         processes=tuple(sorted(shown, key=lambda p: _order(p, choice.sort))),
         hidden_devices=tuple(sorted({d.physical_id for d in state.devices} - {d.physical_id for d in devices})),
+        leftovers=state.server.leftovers,
         notes=tuple(_notes(state, histories, problem)),
     )
 
@@ -193,7 +218,16 @@ def level(share: float) -> str:
     return "hot" if share >= HOT else "warm" if share >= WARM else "calm"
 
 
-def _device(device: DeviceState, trends: dict[tuple[str, int, str], list[int]]) -> DeviceView:
+def _hosts_with_several_systems(devices: Iterable[DeviceState]) -> set[str]:
+    """Hosts on which an id alone does not name a device."""
+    seen: dict[tuple[str, int], str] = {}
+    return {d.host for d in devices if seen.setdefault((d.host, d.physical_id), d.system) != d.system}
+
+
+Trends = dict[tuple[DeviceKey, str], tuple[int, ...]]  # by device and pool
+
+
+def _device(device: DeviceState, trends: Trends, *, names_system: bool) -> DeviceView:
     return DeviceView(
         host=device.host,
         physical_id=device.physical_id,
@@ -205,15 +239,16 @@ def _device(device: DeviceState, trends: dict[tuple[str, int, str], list[int]]) 
         is_coordinator=device.is_coordinator,
         buffers=sum(device.usage[kind].buffers for kind in BUFFER_CLASSES if kind in device.usage),
         bars=tuple(_bar(device, pool, trends) for pool in POOLS),
+        position=device.position,
+        links=device.links,
+        names_system=names_system,
     )
 
 
-def _bar(device: DeviceState, name: str, trends: dict[tuple[str, int, str], list[int]]) -> Bar:
+def _bar(device: DeviceState, name: str, trends: Trends) -> Bar:
     pool = device.pools[name]
     held = [(kind, device.usage.get(kind, NOTHING)) for kind in POOLS[name]]
-    # The system's memory is outside the allocator's banks, so it is added to the bar's capacity.
-    system = sum(use.used_bytes for kind, use in held if kind.startswith("SYSTEM"))
-    capacity = pool.capacity_bytes + system if pool.capacity_bytes else 0
+    capacity = pool.capacity_bytes
     share = pool.used_bytes / capacity if capacity else 0.0
     return Bar(
         pool=name,
@@ -229,25 +264,22 @@ def _bar(device: DeviceState, name: str, trends: dict[tuple[str, int, str], list
         ),
         largest_free_bytes=pool.largest_free_in_bank_bytes * pool.banks,
         fragmentation=pool.fragmentation,
-        trend=tuple(trends.get((device.host, device.physical_id, name), ())),
+        trend=trends.get((device.key, name), ()),
     )
 
 
-def _trends(histories: Histories | None) -> dict[tuple[str, int, str], list[int]]:
-    """The last values of every pool, summed over its classes at equal times."""
-    pool_of = {kind: pool for pool, kinds in POOLS.items() for kind in kinds}
-    sums: dict[tuple[str, int, str], dict[int, int]] = {}
-    for series in histories.series if histories else ():
-        at = sums.setdefault((series.host, series.physical_id, pool_of[series.memory_class]), {})
-        for point in series.points:
-            at[point.time_s] = at.get(point.time_s, 0) + point.last
-    return {key: [value for _, value in sorted(at.items())] for key, at in sums.items()}
+def _trends(histories: Histories | None) -> Trends:
+    """The last values of every pool."""
+    return {
+        ((series.host, series.system, series.physical_id), series.pool): tuple([point.last for point in series.points])
+        for series in (histories.series if histories else ())
+    }
 
 
 def _process(process: ProcessState) -> ProcessView:
     used: dict[str, int] = {}
     buffers = 0
-    for classes in process.usage.values():
+    for classes in (classes for chips in process.usage.values() for classes in chips.values()):
         for kind, usage in classes.items():
             used[kind] = used.get(kind, 0) + usage.used_bytes
             buffers += usage.buffers
@@ -255,7 +287,8 @@ def _process(process: ProcessState) -> ProcessView:
         host=printable(process.host),
         pid=process.pid,
         name=printable(process.name),
-        devices=tuple(sorted(process.usage)),
+        systems=tuple(sorted(process.usage)),
+        devices=tuple(sorted({chip for chips in process.usage.values() for chip in chips})),
         meshes=tuple(process.meshes),
         used_bytes=used,
         buffers=buffers,
@@ -263,6 +296,11 @@ def _process(process: ProcessState) -> ProcessView:
         missed=process.missed,
         in_step=process.in_step,
         last_mark=printable(process.marks[-1].label) if process.marks else "",
+        links=tuple(
+            LinkView(system, link.source, link.target, link.size_bytes)
+            for system, links in process.links.items()
+            for link in links
+        ),
     )
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
 from importlib import resources
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
@@ -20,9 +20,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ttmesh.base.errors import MeshError
 from ttmesh.monitor.exports.prometheus import CONTENT_TYPE, to_prometheus
+from ttmesh.monitor.leak_groups import LeakReport, group_leaks
 from ttmesh.monitor.source import Detail, Source
-from ttmesh.monitor.view import EVERYTHING
-from ttmesh.monitor.web_view import MAP_CELLS, make_web_device, make_web_view
+from ttmesh.monitor.view import EVERYTHING, View
+from ttmesh.monitor.web_chart import POINTS, WINDOWS, make_web_history
+from ttmesh.monitor.web_device import MAP_CELLS, make_web_device
+from ttmesh.monitor.web_view import make_web_view
+from ttmesh.tracking.history import DAY
+from ttmesh.tracking.state import DeviceKey
 
 MOST_READERS = 64
 FILES = {
@@ -30,11 +35,10 @@ FILES = {
     "/page.js": ("page.js", "text/javascript"),
     "/page.css": ("page.css", "text/css"),
 }
-OPEN_PATHS = {*FILES, "/plotly.min.js"}
+NO_LEAKS = LeakReport((), ())
 REFUSAL = "this address shows what is held to those with its token; expected ?token=… as `ttmesh web` printed it"
 HEADERS = {
-    # plotly sets inline styles; everything else must come from this server
-    "Content-Security-Policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:",
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' data:",  # data: an empty icon
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
@@ -47,8 +51,9 @@ class Page:
         self._source = source
         self._refresh_s = refresh_ms / 1000
         self._readers = 0
-        self._latest = ""
+        self._latest = b""
         self._number = 0
+        self._leaks = (-1, NO_LEAKS)  # those after so many changes
         self._news = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
 
@@ -85,7 +90,23 @@ class Page:
 
     async def drawn_device(self, request: Request) -> Response:
         """One device as the page draws it."""
-        return await self._answer_about(request, lambda detail: asdict(make_web_device(detail)))
+        found = await self._answer_about(request, lambda detail: make_web_device(detail, self._source.view()))
+        if found.status_code == 404:  # it was closed, which is no fault: a browser would complain of one
+            return JSONResponse(None, headers=HEADERS)
+        return found
+
+    async def drawn_history(self, request: Request) -> Response:
+        """What one device or all held over time, as the page draws it."""
+        text = request.query_params.get("window", "")
+        window_s = int(text) if text.isdecimal() and int(text[:6]) in WINDOWS.values() else DAY
+        device = _find_key(request, request.query_params["device"]) if "device" in request.query_params else None
+
+        def ask() -> object:
+            view = self._source.view()
+            histories = self._source.histories(device, window_s=window_s, points=POINTS)
+            return make_web_history(histories, now_s=view.time_s, window_s=window_s)
+
+        return await self._answer(ask)
 
     async def metrics(self, request: Request) -> Response:
         """The metrics as Prometheus scrapes them."""
@@ -101,17 +122,11 @@ class Page:
         text = resources.files("ttmesh.monitor").joinpath("page").joinpath(name).read_text(encoding="utf-8")
         return Response(text, media_type=kind, headers=HEADERS)
 
-    async def plotly(self, request: Request) -> Response:
-        """The chart library, from the installed package."""
-        script = resources.files("plotly").joinpath("package_data").joinpath("plotly.min.js").read_bytes()
-        return Response(script, media_type="text/javascript", headers={"Cache-Control": "max-age=86400"})
-
     async def _answer_about(self, request: Request, describe: Callable[[Detail], object]) -> Response:
         """Answer with what `describe` makes of the device in the path; not found if there is none."""
-        number = request.path_params["physical_id"]
-        if not number.isdecimal() or len(number) > 5:  # no device id is longer, and int() raises for very long ones
+        key = _find_key(request, request.path_params["physical_id"])
+        if key is None:
             return JSONResponse(None, status_code=404, headers=HEADERS)
-        key = (request.query_params.get("host", ""), int(number))
 
         def ask() -> object:
             detail = self._source.detail(key)
@@ -124,9 +139,10 @@ class Page:
             found = await run_in_threadpool(ask)
         except MeshError as error:
             return JSONResponse({"problem": str(error)}, status_code=503, headers=HEADERS)
-        return JSONResponse(found, status_code=200 if found is not None else 404, headers=HEADERS)
+        status = 200 if found is not None else 404
+        return Response(msgspec.json.encode(found), status_code=status, media_type="application/json", headers=HEADERS)
 
-    async def _stream(self, request: Request) -> AsyncIterator[str]:
+    async def _stream(self, request: Request) -> AsyncIterator[bytes]:
         self._readers += 1
         if self._task is None:
             self._task = asyncio.create_task(self._ask_for_all())
@@ -137,22 +153,39 @@ class Page:
                     if self._number == seen:
                         await self._news.wait()
                     seen, latest = self._number, self._latest
-                yield f"data: {latest}\n\n"
+                yield b"data: " + latest + b"\n\n"
         finally:
             self._readers -= 1
 
     async def _ask_for_all(self) -> None:
         while self._readers:
-            try:
-                view = await run_in_threadpool(self._source.view, EVERYTHING, trends=True)
-                text = json.dumps(asdict(make_web_view(view)))
-            except MeshError as error:
-                text = json.dumps({"problem": str(error)})
+            text = await run_in_threadpool(self._look)
             async with self._news:
                 self._latest, self._number = text, self._number + 1
                 self._news.notify_all()
             await asyncio.sleep(self._refresh_s)
         self._task = None
+
+    def _look(self) -> bytes:
+        """The page as it is now."""
+        try:
+            view = self._source.view()
+            return msgspec.json.encode(make_web_view(view, self._find_leaks(view)))
+        except MeshError as error:
+            return msgspec.json.encode({"problem": str(error)})
+
+    def _find_leaks(self, view: View) -> LeakReport:
+        """What was left; the server is asked only if there may be more than before."""
+        if view.leftovers != self._leaks[0]:
+            self._leaks = (view.leftovers, group_leaks(self._source.leaks()) if view.leftovers else NO_LEAKS)
+        return self._leaks[1]
+
+
+def _find_key(request: Request, number: str) -> DeviceKey | None:
+    """The device that a request names; None if that is none."""
+    if not number.isdecimal() or len(number) > 5:  # no device id is longer, and int() raises for very long ones
+        return None
+    return request.query_params.get("host", ""), request.query_params.get("system", ""), int(number)
 
 
 class TokenMiddleware:
@@ -164,7 +197,7 @@ class TokenMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Accept `?token=…`, or `Authorization: Bearer …` as Prometheus sends it."""
-        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
+        if scope["type"] == "http" and scope["path"] not in FILES:
             request = Request(scope)
             bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
             shown = request.query_params.get("token", "") or bearer
@@ -183,11 +216,11 @@ def web_app(source: Source, *, refresh_ms: int, hosts: list[str], token: str) ->
     page = Page(source, refresh_ms=refresh_ms)
     routes = [
         *(Route(path, page.file) for path in FILES),
-        Route("/plotly.min.js", page.plotly),
         Route("/events", page.events),
         Route("/api/view", page.view),
         Route("/api/devices/{physical_id}", page.device),
         Route("/page/devices/{physical_id}", page.drawn_device),
+        Route("/page/history", page.drawn_history),
         Route("/metrics", page.metrics),
     ]
     middleware = [Middleware(TrustedHostMiddleware, allowed_hosts=hosts)]

@@ -1,80 +1,29 @@
-"""Everything the web page shows, ready to draw: texts, colours, shares, order. The page computes none of it."""
+"""The web page as a whole, ready to draw: texts, colours, shares, order. The page computes none of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from ttmesh.base.link_notation import HOST
 from ttmesh.base.sizes import size_text
-from ttmesh.monitor.address_map import HOLE, AddressMap
-from ttmesh.monitor.source import Detail
+from ttmesh.monitor.leak_groups import LeakGroup, LeakReport, describe_pids
 from ttmesh.monitor.view import (
-    Bar,
-    DeviceView,
     ProcessView,
     View,
     class_name,
     device_ranges,
     format_count,
     nothing_shown,
+    printable,
 )
-from ttmesh.tracking.state import POOLS, BufferState
+from ttmesh.monitor.web_chart import WINDOWS
+from ttmesh.monitor.web_device import UNKNOWN_SITE, shorten_site
+from ttmesh.monitor.web_grid import COLOURS, WebGroup, WebLegend, make_legend, make_web_groups, sum_traffic
+from ttmesh.tracking.state import POOLS
 
-COLOURS = {
-    "DRAM": "#1e90ff",
-    "TRACE": "#9370db",
-    "SYSTEM_DRAM": "#8a9199",
-    "L1": "#2eaf4d",
-    "L1_SMALL": "#008b8b",
-    "CB": "#ff9f1a",
-    "KERNEL": "#ff5fa2",
-    "SYSTEM_L1": "#8a9199",
-    HOLE: "",  # the page's own colour for what is empty
-}
-SHADE = 70  # percent of the pool's colour behind a full chip: more would hide the text
-MOST_COLUMNS = 8
-COLUMNS_WITHOUT_COORDINATES = 4
-MAP_CELLS = 512
-BUFFERS_SHOWN = 100
-MOST_TICKS = 5
-
-
-@dataclass(frozen=True)
-class WebSegment:
-    """One class of memory in a bar."""
-
-    percent: float
-    colour: str
-    tooltip: str
-
-
-@dataclass(frozen=True)
-class WebBar:
-    """One pool of one chip: the line above the bar and its segments."""
-
-    caption: str
-    segments: tuple[WebSegment, ...]
-
-
-@dataclass(frozen=True)
-class WebChip:
-    """A box of the grid; `shades` is how strongly each pool colours it when the user chooses that pool."""
-
-    host: str
-    physical_id: int
-    title: str
-    tooltip: str
-    is_coordinator: bool
-    shades: dict[str, int]
-    bars: tuple[WebBar, ...]
-
-
-@dataclass(frozen=True)
-class WebLegend:
-    """A class of memory and its colour."""
-
-    name: str
-    colour: str
+LINKS_SHOWN = 12
+LEAKS_SHOWN = 50
 
 
 @dataclass(frozen=True)
@@ -88,156 +37,90 @@ class WebProcess:
     l1: str
     circular_buffers: str
     buffers: str
-    missed: str
     mark: str
     name: str
+    find: str
 
 
 @dataclass(frozen=True)
-class WebSeries:
-    """A line of the timeline: bytes at seconds before now."""
+class WebTraffic:
+    """A row of the link table: both directions of one link, and its share of the busiest."""
 
+    system: str
     name: str
-    seconds: tuple[int, ...]
-    used_bytes: tuple[int, ...]
+    sent: str
+    received: str
+    percent: float
 
 
 @dataclass(frozen=True)
-class WebTimeline:
-    """The lines of a chart and the ticks of its vertical axis."""
+class WebLeak:
+    """A row of the leak tables."""
 
-    series: tuple[WebSeries, ...]
-    tick_bytes: tuple[int, ...]
-    tick_texts: tuple[str, ...]
+    size: str
+    buffers: str
+    times: str
+    memory_class: str
+    colour: str
+    label: str
+    site: str
+    stack: str
+    program: str
+    find: str
+
+
+@dataclass(frozen=True)
+class WebLeaks:
+    """What was lost with its process, and what was held at a close."""
+
+    lost: tuple[WebLeak, ...]
+    at_close: tuple[WebLeak, ...]
+    lost_caption: str
+    at_close_caption: str
+    note: str
 
 
 @dataclass(frozen=True)
 class WebView:
-    """The page without the details of a device."""
+    """The page without the details of a device and without the charts."""
 
     time_s: float
     summary: str
+    notes: str
     nothing: str
-    columns: int
-    pool_colours: dict[str, str]
-    chips: tuple[WebChip, ...]
+    pools: tuple[WebLegend, ...]
+    windows: dict[str, int]
+    groups: tuple[WebGroup, ...]
     legend: tuple[WebLegend, ...]
     processes: tuple[WebProcess, ...]
-    timelines: dict[str, WebTimeline]
+    links: tuple[WebTraffic, ...]
+    host_traffic: str
+    leaks: WebLeaks
 
 
-@dataclass(frozen=True)
-class WebMap:
-    """The cells of one bank's addresses."""
-
-    caption: str
-    cells: tuple[WebLegend, ...]
-
-
-@dataclass(frozen=True)
-class WebBuffer:
-    """A row of the buffer table; `tooltip` is the whole call stack."""
-
-    size: str
-    memory_class: str
-    colour: str
-    address: str
-    pid: str
-    label: str
-    site: str
-    tooltip: str
-
-
-@dataclass(frozen=True)
-class WebDevice:
-    """The details of one device."""
-
-    title: str
-    maps: tuple[WebMap, ...]
-    buffers: tuple[WebBuffer, ...]
-    timeline: WebTimeline
-
-
-def make_web_view(view: View) -> WebView:
+def make_web_view(view: View, report: LeakReport) -> WebView:
     """What the page draws of a view."""
-    missed = f", {view.missed} missed" if view.missed else ""
-    counts = (
+    counts = [
         format_count(len(view.devices), "device"),
         format_count(view.buffers, "buffer"),
         format_count(len(view.processes), "process"),
         format_count(view.records, "record"),
-    )
-    has_grid = all(len(device.coord) == 2 for device in view.devices)
-    devices = sorted(view.devices, key=lambda device: device.coord) if has_grid else view.devices
-    columns = max((d.coord[1] + 1 for d in devices), default=1) if has_grid else COLUMNS_WITHOUT_COORDINATES
+    ]
+    counts += [f"{view.missed} missed"] if view.missed else []
     return WebView(
         time_s=view.time_s,
-        summary=". ".join([", ".join(counts) + missed, *view.notes]),
+        summary=", ".join(counts),
+        notes=" ".join(view.notes),
         nothing=nothing_shown(view),
-        columns=min(columns, MOST_COLUMNS),
-        pool_colours={pool: COLOURS[pool] for pool in POOLS},
-        chips=tuple(_chip(device) for device in devices),
-        legend=_legend(view.devices),
+        pools=tuple(WebLegend(pool, COLOURS[pool]) for pool in POOLS),
+        windows=WINDOWS,
+        groups=make_web_groups(view),
+        legend=make_legend(view.devices),
         processes=tuple(_process_row(process) for process in view.processes),
-        timelines={
-            pool: _timeline([(f"device {device.title}", device.bar(pool)) for device in view.devices]) for pool in POOLS
-        },
+        links=tuple(_link_rows(view)),
+        host_traffic=_describe_host_traffic(view),
+        leaks=_leaks(report),
     )
-
-
-def make_web_device(detail: Detail) -> WebDevice:
-    """What the page draws of one device."""
-    device = detail.device
-    star = " ★ coordinator" if device.is_coordinator else ""
-    return WebDevice(
-        title=f"Device {device.title} {device.arch}{star}",
-        maps=tuple(_map(bank) for bank in detail.maps),
-        buffers=tuple(_buffer_row(buffer) for buffer in detail.buffers.buffers[:BUFFERS_SHOWN]),
-        timeline=_timeline([(bar.pool, bar) for bar in device.bars]),
-    )
-
-
-def choose_ticks(most_bytes: int) -> list[int]:
-    """About five steps up to past `most_bytes`, each a power of two as all sizes on the page."""
-    step = 1
-    while most_bytes / step > MOST_TICKS:
-        step *= 2
-    return [i * step for i in range(most_bytes // step + 2)]
-
-
-def _chip(device: DeviceView) -> WebChip:
-    return WebChip(
-        host=device.host,
-        physical_id=device.physical_id,
-        title=f"{device.title} {device.place}".strip(),
-        tooltip=f"{device.arch}, logical {device.logical_id}",
-        is_coordinator=device.is_coordinator,
-        shades={bar.pool: round(SHADE * bar.share) for bar in device.bars},
-        bars=tuple(_bar(bar) for bar in device.bars),
-    )
-
-
-def _bar(bar: Bar) -> WebBar:
-    percent = f" {bar.percent}" if bar.capacity_bytes else ""
-    segments = tuple(
-        WebSegment(
-            percent=100 * segment.share,
-            colour=COLOURS[segment.memory_class],
-            tooltip=f"{class_name(segment.memory_class)} {size_text(segment.used_bytes)} in "
-            f"{format_count(segment.buffers, 'buffer')}, peak {size_text(segment.peak_bytes)}",
-        )
-        for segment in bar.segments
-        if segment.used_bytes
-    )
-    return WebBar(f"{bar.pool} {size_text(bar.used_bytes)}{percent}", segments)
-
-
-def _legend(devices: Iterable[DeviceView]) -> tuple[WebLegend, ...]:
-    shown = {segment.memory_class for device in devices for bar in device.bars for segment in bar.segments}
-    entries = [
-        WebLegend(class_name(kind), COLOURS[kind]) for kinds in POOLS.values() for kind in kinds if kind in shown
-    ]
-    return tuple(dict.fromkeys(entries))  # the system's memory in DRAM and in L1 is one entry
 
 
 def _process_row(process: ProcessView) -> WebProcess:
@@ -249,32 +132,60 @@ def _process_row(process: ProcessView) -> WebProcess:
         l1=size_text(process.pool_bytes("L1")),
         circular_buffers=size_text(process.used_bytes.get("CB", 0)),
         buffers=str(process.buffers),
-        missed=str(process.missed),
-        mark=process.last_mark,
+        mark=", ".join(filter(None, (process.last_mark, f"{process.missed} missed" if process.missed else ""))),
         name=process.name,
+        find=f"{process.title} {process.name} {process.last_mark}".lower(),
     )
 
 
-def _timeline(bars: Sequence[tuple[str, Bar]]) -> WebTimeline:
-    series = tuple(WebSeries(name, tuple(range(1 - len(bar.trend), 1)), bar.trend) for name, bar in bars)
-    ticks = choose_ticks(max((1024, *(value for one in series for value in one.used_bytes))))
-    return WebTimeline(series, tuple(ticks), tuple(map(size_text, ticks)))
+def _link_rows(view: View) -> Iterator[WebTraffic]:
+    """The busiest links of all systems, both directions of each in one row."""
+    systems = dict.fromkeys((device.host, device.system) for device in view.devices)
+    rows: list[tuple[int, str, int, int, int, int]] = []
+    for host, system in systems:
+        traffic = sum_traffic(view, host, system)
+        for a, b in dict.fromkeys((min(ends), max(ends)) for ends in traffic if HOST not in ends):
+            there, back = traffic.get((a, b), 0), traffic.get((b, a), 0)
+            rows.append((there + back, system if len(systems) > 1 else "", a, b, there, back))
+    rows.sort(key=lambda row: -row[0])
+    for total, system, a, b, there, back in rows[:LINKS_SHOWN]:
+        share = round(100 * total / rows[0][0], 1) if rows[0][0] else 0.0
+        yield WebTraffic(system, f"{a} ↔ {b}", size_text(there), size_text(back), share)
 
 
-def _map(bank: AddressMap) -> WebMap:
-    holes = format_count(len(bank.holes), "hole")
-    caption = f"{bank.pool} 0x{bank.bank.start:x} … 0x{bank.bank.end:x} of every bank, {holes}"
-    return WebMap(caption, tuple(WebLegend(class_name(kind), COLOURS[kind]) for kind in bank.cells(MAP_CELLS)))
+def _describe_host_traffic(view: View) -> str:
+    links = [link for process in view.processes for link in process.links]
+    written = sum(link.size_bytes for link in links if link.source == HOST)
+    read = sum(link.size_bytes for link in links if link.target == HOST)
+    return f"Host: {size_text(written)} written to chips, {size_text(read)} read." if written or read else ""
 
 
-def _buffer_row(buffer: BufferState) -> WebBuffer:
-    return WebBuffer(
-        size=size_text(buffer.size_bytes),
-        memory_class=class_name(buffer.buffer_type),
-        colour=COLOURS[buffer.buffer_type],
-        address=f"0x{buffer.address:x}",
-        pid=str(buffer.pid),
-        label=buffer.label,
-        site=buffer.site.partition("\n")[0],
-        tooltip=buffer.site,
+def _leaks(report: LeakReport) -> WebLeaks:
+    left_out = report.left_out
+    return WebLeaks(
+        lost=tuple(_leak_row(group) for group in report.lost[:LEAKS_SHOWN]),
+        at_close=tuple(_leak_row(group) for group in report.at_close[:LEAKS_SHOWN]),
+        lost_caption=f"Lost: still allocated when the process ended, {_total(report.lost)}",
+        at_close_caption=f"Held at close: freed because the mesh was closed, {_total(report.at_close)}",
+        note=f"{format_count(left_out, 'more process')} not shown" if left_out else "",
+    )
+
+
+def _total(groups: Iterable[LeakGroup]) -> str:
+    return size_text(sum(group.size_bytes for group in groups))
+
+
+def _leak_row(group: LeakGroup) -> WebLeak:
+    program = f"{describe_pids(group)}: {printable(group.program)}"
+    return WebLeak(
+        size=size_text(group.size_bytes),
+        buffers=format_count(group.buffers, "buffer"),
+        times=f"{group.times}×" if group.times > 1 else "",
+        memory_class=class_name(group.memory_class),
+        colour=COLOURS.get(group.memory_class, ""),
+        label=printable(group.label) or "allocation",
+        site=shorten_site(group.site),
+        stack=printable(group.site) or UNKNOWN_SITE,
+        program=program,
+        find=f"{program} {group.label} {group.site}".lower(),
     )

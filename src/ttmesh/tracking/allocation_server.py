@@ -398,6 +398,7 @@ class Server:
             refused=self._refused,
             bytes_held=self.ledger.bytes_held,
             bytes_allowed=MAX_BYTES,
+            leftovers=self.ledger.departures.left + self.ledger.departures.finished,
         )
         for answer in self._answers.answer(query, server):
             yield wire.frame(wire.REPLY, answer) if answer is not None else b""

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from ttmesh.base.records import Allocated
 from ttmesh.tracking.free_space import FreeSpace
-from ttmesh.tracking.holders import Account, Device, Process
+from ttmesh.tracking.holders import Account, Device, Process, RecordRoute
 from ttmesh.tracking.ledger import Ledger
 from ttmesh.tracking.leftovers import LARGEST, Ended
 from ttmesh.tracking.spans import Span
@@ -34,7 +34,7 @@ from ttmesh.tracking.weights import weigh
 from ttmesh.tracking.wire import Query
 
 REPLY_BYTES = 4 << 20  # about; entries that do not fit are left out and counted
-USAGE_BYTES, POINT_BYTES, DEVICE_BYTES, BUFFER_BYTES = 24, 24, 700, 160  # estimated size when encoded, rather too high
+USAGE_BYTES, POINT_BYTES, DEVICE_BYTES, BUFFER_BYTES = 24, 24, 900, 160  # estimated size when encoded, rather too high
 MESHES_SHOWN = 64  # of one process
 AT_ONCE = 4096  # buffers or points visited per turn
 
@@ -67,7 +67,7 @@ class Answers:
     def state(self, server: ServerState) -> State:
         """Every device and process; if not all fit, the processes with the smallest entries."""
         self.free_space.refresh(server.now_s)
-        devices = [self._device(device) for _, device in sorted(self._ledger.devices.items())]
+        devices = [self._device(device) for _, device in sorted(self._ledger.devices.items()) if device.is_open]
         room = REPLY_BYTES - DEVICE_BYTES * len(devices)
         processes = self._ledger.processes.values()
         shown: set[int] = set()
@@ -84,7 +84,7 @@ class Answers:
         return next(answer for answer in self._find_buffers(query) if answer is not None)
 
     def histories(self, query: Query, now_s: float) -> Histories:
-        """Bytes held per class of memory over time."""
+        """Bytes held of each pool over time, of devices that are open and of those that were."""
         return next(answer for answer in self._find_histories(query, now_s) if answer is not None)
 
     def leaks(self) -> Leaks:
@@ -103,22 +103,19 @@ class Answers:
     def _find_histories(self, query: Query, now_s: float) -> Iterator[Histories | None]:
         series: list[HistoryState] = []
         room, left_out = REPLY_BYTES, 0
-        pause = room - POINT_BYTES * AT_ONCE
-        for (host, physical_id), device in sorted(self._ledger.devices.items()):
-            if query.device >= 0 and (host, physical_id) != (query.host, query.device):
+        for key, device in sorted(self._ledger.devices.items()):
+            if query.device >= 0 and key != (query.host, query.system, query.device):
                 continue
-            for kind, account in list(device.accounts.items()):
+            for pool, account in device.pools.items():
                 if account.history is None:
                     continue
                 if room <= 0:
                     left_out += 1
                     continue
-                points = account.history.window(now_s=now_s, length_s=query.window_s)
-                room -= POINT_BYTES * len(points) + 2 * len(host) + 40
-                series.append(HistoryState(host, physical_id, kind, points))
-                if room < pause:
-                    pause = room - POINT_BYTES * AT_ONCE
-                    yield None
+                points = account.history.window(now_s=now_s, length_s=query.window_s, most=query.points)
+                room -= POINT_BYTES * len(points) + 2 * (len(device.host) + len(device.system)) + 50
+                series.append(HistoryState(*key, pool, device.is_open, points))
+            yield None  # at most an hour of seconds for each pool
         yield Histories(series, left_out)
 
     def _find_buffers(self, query: Query) -> Iterator[Buffers | None]:
@@ -130,7 +127,7 @@ class Answers:
             groups: set[int] = set()  # records share the tuple of their route
             routes = iter(list(process.routes.values()))
             while some := list(itertools.islice(routes, AT_ONCE // 16)):
-                groups |= {id(r.chips) for r in some if query.device < 0 or query.device in r.chips}
+                groups |= {id(r.chips) for r in some if query.device < 0 or _is_on(r, query)}
                 yield None
             if not groups:
                 continue
@@ -152,7 +149,7 @@ class Answers:
                 reserved += [
                     (r.label, r.buffer_type, r.size_bytes)
                     for r in process.reserved.values()
-                    if query.device in r.chips or query.device < 0
+                    if query.device < 0 or _is_on(process.route_of[id(r.chips)], query)
                 ]
                 yield None
         fitting = iter(_fit_pairs(largest, REPLY_BYTES * 3 // 4))
@@ -175,6 +172,8 @@ class Answers:
             is_coordinator=device.coordinates > 0,
             usage={kind: _usage(account) for kind, account in device.accounts.items()},
             pools={name: self._pool(device, name) for name in POOLS},
+            position=facts.position if facts else (),
+            links=facts.links if facts else (),
         )
 
     def _pool(self, device: Device, name: str) -> Pool:
@@ -187,8 +186,13 @@ class Answers:
         else:
             banks, size, base, extra = facts.l1_banks, facts.l1_bank_bytes, facts.l1_base, facts.l1_small_bytes
         bank = Span(base, base + size + extra)
-        free = self.free_space.of(device.host, device.physical_id, name, Span(base, base + size))
-        return Pool(name, banks * bank.length, used, peak, banks, bank, *free, free.fragmentation)
+        free = self.free_space.of(device.key, name, Span(base, base + size))
+        # The banks' whole memory: what the system keeps for itself is below their first address for buffers.
+        return Pool(name, banks * bank.end, used, peak, banks, bank, *free, free.fragmentation)
+
+
+def _is_on(route: RecordRoute, query: Query) -> bool:
+    return query.device in route.chips and route.system == query.system
 
 
 def _keep_largest(pairs: list[tuple[Allocated, Process]], limit: int) -> tuple[list[tuple[Allocated, Process]], int]:
@@ -224,7 +228,11 @@ def _fit_pairs(pairs: list[tuple[Allocated, Process]], room_bytes: int) -> list[
 
 def _process_bytes(process: Process) -> int:
     names = 4 * len(process.name) + sum(4 * len(mark.label) + 10 for mark in process.marks)
-    return 200 + USAGE_BYTES * len(process.accounts) + 16 * len(process.links) + names
+    return 200 + USAGE_BYTES * len(process.accounts) + names + _links_bytes(process)
+
+
+def _links_bytes(process: Process) -> int:
+    return sum(4 * len(system) + 16 * len(links) for system, links in process.links.items())
 
 
 def _usage(account: Account) -> Usage:
@@ -232,9 +240,10 @@ def _usage(account: Account) -> Usage:
 
 
 def _process(process: Process) -> ProcessState:
-    usage: dict[int, dict[str, Usage]] = {}
-    for (chip, kind), account in process.accounts.items():
-        usage.setdefault(chip, {})[kind] = _usage(account)
+    usage: dict[str, dict[int, dict[str, Usage]]] = {}
+    for (system, chip, kind), account in process.accounts.items():
+        if account.count or account.used or (system, chip) in process.open_chips:
+            usage.setdefault(system, {}).setdefault(chip, {})[kind] = _usage(account)
     return ProcessState(
         host=process.who.host,
         pid=process.who.pid,
@@ -247,7 +256,7 @@ def _process(process: Process) -> ProcessState:
         meshes=[mesh.shape for mesh in itertools.islice(process.meshes.values(), MESHES_SHOWN)],
         usage=usage,
         marks=[Mark(m.label, m.time_ns) for m in process.marks],
-        links=[LinkState(link.source, link.target, link.size_bytes) for link in process.links],
+        links={s: [LinkState(n.source, n.target, n.size_bytes) for n in links] for s, links in process.links.items()},
     )
 
 

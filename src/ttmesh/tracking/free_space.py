@@ -9,14 +9,15 @@ from collections.abc import Generator, Iterable, Iterator
 
 from ttmesh.tracking.ledger import POOL_OF, Ledger
 from ttmesh.tracking.spans import Free, Span
+from ttmesh.tracking.state import DeviceKey
 
 EVERY_S = 1.0  # between two updates
 AT_ONCE = 4096  # buffers per turn
 SMALL = 4096  # with fewer buffers all are read at once
 SHARE = 0.1  # share of the server's time, if reading takes long
 
-PoolKey = tuple[str, int, str]  # host, physical id, pool
-Group = tuple[str, frozenset[int], str]  # host, chips, pool
+PoolKey = tuple[DeviceKey, str]  # device, pool
+Group = tuple[str, str, frozenset[int], str]  # host, system, chips, pool
 
 
 class FreeSpace:
@@ -31,9 +32,9 @@ class FreeSpace:
         self._not_before_s = float("-inf")
         self._spent_s = 0.0
 
-    def of(self, host: str, physical_id: int, pool: str, bank: Span) -> Free:
+    def of(self, device: DeviceKey, pool: str, bank: Span) -> Free:
         """The free memory of one bank of a pool; all of it if no buffer is known."""
-        return self._known.get((host, physical_id, pool), Free(bank.length, bank.length))
+        return self._known.get((device, pool), Free(bank.length, bank.length))
 
     def refresh(self, now_s: float) -> None:
         """Start an update when it is due, and finish it at once if there are few buffers."""
@@ -68,18 +69,21 @@ class FreeSpace:
         lists: dict[Group, list[tuple[int, int]]] = {}
         known: dict[frozenset[int], frozenset[int]] = {}  # the same chips in another order
         for process in list(self._ledger.processes.values()):
-            groups: dict[int, frozenset[int]] = {}  # records share the tuple of their route
+            groups: dict[int, tuple[str, frozenset[int]]] = {}  # records share the tuple of their route
             routes = iter(list(process.routes.values()))
             while some := list(itertools.islice(routes, AT_ONCE // 8)):
                 for route in some:
                     chips = frozenset(route.chips)
-                    groups[id(route.chips)] = known.setdefault(chips, chips)
+                    groups[id(route.chips)] = route.system, known.setdefault(chips, chips)
                 yield
             buffers = iter(list(process.held.values()))
             while lot := list(itertools.islice(buffers, AT_ONCE)):
                 for r in lot:
-                    chips = groups.get(id(r.chips)) or frozenset(r.chips)
-                    key = (process.who.host, chips, POOL_OF[r.buffer_type])
+                    found = groups.get(id(r.chips))
+                    if found is None:  # it came while this was read
+                        route = process.route_of[id(r.chips)]
+                        found = groups[id(r.chips)] = route.system, frozenset(route.chips)
+                    key = (process.who.host, *found, POOL_OF[r.buffer_type])
                     lists.setdefault(key, []).append((r.address, r.address + r.bank_bytes))
                 yield
         unions: dict[Group, list[Span]] = {}
@@ -87,9 +91,9 @@ class FreeSpace:
             unions[key] = yield from _union(spans)
         groups_of: dict[PoolKey, list[Group]] = {}
         for group in unions:
-            host, chips, pool = group
-            for chip in chips:
-                groups_of.setdefault((host, chip, pool), []).append(group)
+            host, system, members, pool = group
+            for chip in members:
+                groups_of.setdefault(((host, system, chip), pool), []).append(group)
             yield
         yield from self._find_free(unions, groups_of)
         self.time_s = now_s
@@ -98,8 +102,8 @@ class FreeSpace:
     def _find_free(self, unions: dict[Group, list[Span]], groups_of: dict[PoolKey, list[Group]]) -> Iterator[None]:
         known: dict[PoolKey, Free] = {}
         found: dict[tuple[object, ...], Free] = {}  # chips of one group have the same holes
-        for (host, chip, pool), groups in groups_of.items():
-            device = self._ledger.devices.get((host, chip))
+        for (key, pool), groups in groups_of.items():
+            device = self._ledger.devices.get(key)
             if device is None or device.facts is None:
                 continue
             facts = device.facts
@@ -111,7 +115,7 @@ class FreeSpace:
             if same not in found:
                 taken = yield from _union(span for group in groups for span in unions[group])
                 found[same] = yield from _measure(bank, taken)
-            known[host, chip, pool] = found[same]
+            known[key, pool] = found[same]
             yield
         self._known = known
 

@@ -6,6 +6,7 @@ from array import array
 from typing import NamedTuple
 
 LARGEST = 2**63 - 1  # the largest value of a slot; a hostile client may report more
+HOUR, DAY = 3600, 86_400
 
 
 class Point(NamedTuple):
@@ -28,6 +29,11 @@ class HistoryRing:
         self._values = array("q", bytes(24 * slots))
         self._newest = self._oldest = -1
 
+    @property
+    def oldest_s(self) -> int:
+        """When the first step began, or -1."""
+        return self._oldest * self.step_s if self._oldest >= 0 else -1
+
     def push(self, time_s: float, low: int, high: int, last: int) -> None:
         """Add values; steps without values repeat the last one, earlier times are merged into the newest step."""
         low, high, last = min(low, LARGEST), min(high, LARGEST), min(last, LARGEST)
@@ -46,24 +52,37 @@ class HistoryRing:
         if self._newest < 0:
             return
         last = self._values[3 * (self._newest % self.slots) + 2]
-        for missing in range(max(self._newest + 1, step - self.slots), step):
-            at = 3 * (missing % self.slots)
-            self._values[at : at + 3] = array("q", (last, last, last))
+        first = max(self._newest + 1, step - self.slots)
+        begin, end = first % self.slots, first % self.slots + step - first  # may go around the end
+        for start, stop in ((begin, min(end, self.slots)), (0, end - self.slots)):
+            if stop > start:
+                self._values[3 * start : 3 * stop] = array("q", (last,)) * (3 * (stop - start))
 
-    def points(self, *, since_s: float, until_s: float) -> list[Point]:
-        """The steps from `since_s` on, oldest first, the last value repeated until `until_s`."""
+    def points(self, *, since_s: float, until_s: float, most: int = HOUR) -> list[Point]:
+        """At most `most` steps from `since_s` on, oldest first, the last value repeated until `until_s`.
+
+        If there are more, several at a time are summed up; they begin at multiples of their length, whenever one asks.
+        """
         if self._newest < 0:
             return []
         end = max(int(until_s) // self.step_s, self._newest)
         first = max(int(since_s) // self.step_s, self._oldest, end - self.slots + 1)
+        at_once = -(-(end + 1 - first) // most)
+        at_once = -(-(end + 1 - first + at_once - 1) // most)  # the first and the last may be incomplete
+        last = self._values[3 * (self._newest % self.slots) + 2]
         known = min(end, self._newest) + 1
         low, high = first % self.slots, known - first + first % self.slots  # may go around the end
         values = self._values[3 * low : 3 * min(high, self.slots)] + self._values[: 3 * max(0, high - self.slots)]
-        times = range(first * self.step_s, known * self.step_s, self.step_s)
-        points = list(map(Point, times, values[0::3], values[1::3], values[2::3]))
-        last = self._values[3 * (self._newest % self.slots) + 2]
-        points += [Point(step * self.step_s, last, last, last) for step in range(max(first, known), end + 1)]
-        return points
+        values += array("q", (last,)) * (3 * (end + 1 - max(first, known)))
+        if at_once == 1:
+            times = range(first * self.step_s, (end + 1) * self.step_s, self.step_s)
+            return list(map(Point, times, values[0::3], values[1::3], values[2::3]))
+        found = []
+        for step in range(first - first % at_once, end + 1, at_once):
+            start, stop = 3 * max(0, step - first), 3 * (min(step + at_once, end + 1) - first)
+            lows, highs = values[start:stop:3], values[start + 1 : stop : 3]
+            found.append(Point(max(step, first) * self.step_s, min(lows), max(highs), values[stop - 1]))
+        return found
 
 
 class History:
@@ -72,15 +91,16 @@ class History:
     __slots__ = ("minutes", "seconds")
 
     def __init__(self) -> None:
-        self.seconds = HistoryRing(step_s=1, slots=3600)
-        self.minutes = HistoryRing(step_s=60, slots=1440)
+        self.seconds = HistoryRing(step_s=1, slots=HOUR)
+        self.minutes = HistoryRing(step_s=60, slots=DAY // 60)
 
     def push(self, time_s: float, low: int, high: int, last: int) -> None:
         """Add the values since the last push."""
         self.seconds.push(time_s, low, high, last)
         self.minutes.push(time_s, low, high, last)
 
-    def window(self, *, now_s: float, length_s: int) -> list[Point]:
-        """The last `length_s` seconds, in seconds up to an hour and in minutes beyond."""
-        ring = self.seconds if length_s <= self.seconds.slots else self.minutes
-        return ring.points(since_s=now_s - length_s, until_s=now_s)
+    def window(self, *, now_s: float, length_s: int, most: int = HOUR) -> list[Point]:
+        """The last `length_s` seconds, in seconds if all of them are known so, in minutes beyond."""
+        since_s = max(now_s - length_s, self.seconds.oldest_s)
+        ring = self.seconds if now_s - since_s <= HOUR else self.minutes
+        return ring.points(since_s=since_s, until_s=now_s, most=most)

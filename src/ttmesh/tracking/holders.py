@@ -9,18 +9,20 @@ from sys import getsizeof
 from msgspec import Struct
 
 from ttmesh.base.records import Allocated, ChipFacts, Event, Marked, Opened, Reserved
-from ttmesh.tracking.history import History
+from ttmesh.tracking.history import DAY, History
 from ttmesh.tracking.leftovers import Leftover
-from ttmesh.tracking.state import POOLS
+from ttmesh.tracking.state import POOLS, DeviceKey
 from ttmesh.tracking.weights import LINK_BYTES, PROCESS_BYTES, weigh
 from ttmesh.tracking.wire import Link, Who
 
 MARKS_KEPT = 100
 LONGEST_NAME = 500
 MAX_DEVICES = 1024
-MAX_SERIES = 2048  # histories of 121 KB, of all devices together
-FORGET_S = 3600.0  # how long an unused device is still shown
+MAX_SERIES = 2 * MAX_DEVICES  # histories of 121 KB, of all devices together
+FORGET_S = float(DAY)  # how long the history of an unused device is kept
+MAX_SYSTEMS = 64  # of one process, of which link traffic is kept
 MAX_TEXTS_BYTES = 32 << 20  # of one process
+SYSTEM_BYTES = 256  # of a system besides its name and links
 TEXT_BYTES = 160  # of a text besides its characters: its reference count and its row in a table
 SPARSE = 8  # a table that is this many times too large is copied
 
@@ -39,15 +41,22 @@ class Account:
 
     @property
     def peak(self) -> int:
-        """The most bytes ever held."""
+        """The most bytes held since the device was opened."""
         return max(self._peak, self.high)
 
     def tick(self, now_s: float) -> None:
-        """Store the extremes in the history and reset them."""
-        if self.history:
-            self.history.push(now_s, self.low, self.high, self.used)
-        self._peak = self.peak
-        self.low = self.high = self.used
+        """Store the extremes in the history, which repeats the last value where nothing is stored, and reset them."""
+        if self.low != self.high or self.high > self._peak or (self.history and self.history.seconds.oldest_s < 0):
+            if self.history:
+                self.history.push(now_s, self.low, self.high, self.used)
+            self._peak = self.peak
+            self.low = self.high = self.used
+
+    def restart(self, now_s: float) -> None:
+        """Begin a new peak."""
+        if self.low != self.high:  # of this second, by those who had it open before
+            self.tick(now_s)
+        self._peak = self.used
 
     def add(self, size_bytes: int, count: int) -> None:
         """Add to the bytes held."""
@@ -57,15 +66,123 @@ class Account:
         self.high = max(self.high, self.used)
 
 
+class Device:
+    """One physical chip of one system of one host."""
+
+    __slots__ = (
+        "accounts",
+        "coordinates",
+        "facts",
+        "host",
+        "openers",
+        "physical_id",
+        "pools",
+        "system",
+        "unused_since_s",
+        "users",
+    )
+
+    def __init__(self, key: DeviceKey) -> None:
+        self.host, self.system, self.physical_id = key
+        self.facts: ChipFacts | None = None
+        self.accounts: dict[str, Account] = {}
+        self.pools = {name: Account() for name in POOLS}
+        self.users = 0  # processes that named it, whose records may still refer to its accounts
+        self.openers = 0  # processes with an open mesh on it
+        self.coordinates = 0  # meshes that it coordinates
+        self.unused_since_s = float("inf")
+
+    @property
+    def key(self) -> DeviceKey:
+        """Its unique name."""
+        return self.host, self.system, self.physical_id
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a process has it open or holds something on it; otherwise only its history is left."""
+        return self.openers > 0 or any(pool.count or pool.used for pool in self.pools.values())
+
+    @property
+    def series(self) -> int:
+        """The number of its histories."""
+        return sum(pool.history is not None for pool in self.pools.values())
+
+    def find_account(self, kind: str) -> Account:
+        """The account of one class of memory, which is added if it is new."""
+        account = self.accounts.get(kind)
+        if account is None:
+            account = self.accounts[kind] = Account()
+        return account
+
+    def open(self, now_s: float) -> None:
+        """One more process has it open; with the first of them peaks begin anew."""
+        if not self.is_open:
+            for account in (*self.accounts.values(), *self.pools.values()):
+                account.restart(now_s)
+        self.openers += 1
+
+    def tick(self, now_s: float) -> None:
+        """Update the history."""
+        for account in self.accounts.values():
+            account.tick(now_s)
+        for pool in self.pools.values():
+            pool.tick(now_s)
+
+
+class DeviceTable(dict[DeviceKey, Device]):
+    """Devices by host, system and physical id, kept while a process uses them and for a while afterwards."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.series = 0  # histories of all devices
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no device can be added unless one is forgotten."""
+        return len(self) >= MAX_DEVICES
+
+    def add(self, key: DeviceKey) -> Device:
+        """A new device, with histories if there is room for them."""
+        while self.series + len(POOLS) > MAX_SERIES and self.forget_oldest():
+            pass
+        device = self[key] = Device(key)
+        if self.series + len(POOLS) <= MAX_SERIES:
+            for pool in device.pools.values():
+                pool.history = History()
+            self.series += device.series
+        return device
+
+    def forget_oldest(self) -> bool:
+        """Drop the device that is unused for the longest time; False if all are used."""
+        unused = [device for device in self.values() if not device.users]
+        if not unused:
+            return False
+        self._forget(min(unused, key=lambda device: device.unused_since_s))
+        return True
+
+    def tick(self, now_s: float) -> None:
+        """Update histories once per second."""
+        for device in list(self.values()):
+            device.tick(now_s)
+            if not device.users and now_s - device.unused_since_s > FORGET_S:
+                self._forget(device)
+
+    def _forget(self, device: Device) -> None:
+        self.series -= device.series
+        del self[device.key]
+
+
 class RecordRoute:
-    """The accounts that a buffer of one class on some chips counts in.
+    """The accounts that a buffer of one class on some chips of a system counts in.
 
     All its chips change in the same way: changes are summed here and added to the accounts when another route is used.
+    Its records refer to it by their `chips`, a tuple that no other route has.
     """
 
-    __slots__ = ("accounts", "change", "chips", "count", "high", "low")
+    __slots__ = ("accounts", "change", "chips", "count", "high", "low", "system")
 
-    def __init__(self, chips: tuple[int, ...], accounts: list[Account]) -> None:
+    def __init__(self, system: str, chips: tuple[int, ...], accounts: list[Account]) -> None:
+        self.system = system
         self.chips = chips
         self.accounts = accounts
         self.change = self.count = self.low = self.high = 0
@@ -87,93 +204,13 @@ class RecordRoute:
         return len(self.accounts)
 
 
-class Device:
-    """One physical chip of one host, kept while a process uses it and for a while afterwards."""
-
-    __slots__ = (
-        "accounts",
-        "coordinates",
-        "facts",
-        "host",
-        "physical_id",
-        "pools",
-        "system",
-        "unused_since_s",
-        "users",
-    )
-
-    def __init__(self, host: str, physical_id: int) -> None:
-        self.host = host
-        self.physical_id = physical_id
-        self.facts: ChipFacts | None = None
-        self.system = ""
-        self.accounts: dict[str, Account] = {}
-        self.pools = {name: Account() for name in POOLS}
-        self.users = 0  # processes
-        self.coordinates = 0  # meshes that it coordinates
-        self.unused_since_s = float("inf")
-
-    @property
-    def series(self) -> int:
-        """The number of its histories."""
-        return sum(account.history is not None for account in self.accounts.values())
-
-
-class DeviceTable(dict[tuple[str, int], Device]):
-    """Devices by host and physical id."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.series = 0  # histories of all devices
-
-    @property
-    def is_full(self) -> bool:
-        """Whether no device can be added unless one is forgotten."""
-        return len(self) >= MAX_DEVICES
-
-    def add(self, host: str, physical_id: int) -> Device:
-        """A new device."""
-        device = self[host, physical_id] = Device(host, physical_id)
-        return device
-
-    def find_account(self, device: Device, kind: str) -> Account:
-        """The account of one class of memory on a device, which is added if it is new."""
-        account = device.accounts.get(kind)
-        if account is None:
-            while self.series >= MAX_SERIES and self.forget_oldest():
-                pass
-            has_room = self.series < MAX_SERIES  # then there is no history, but everything else works
-            self.series += has_room
-            account = device.accounts[kind] = Account(History() if has_room else None)
-        return account
-
-    def forget_oldest(self) -> bool:
-        """Drop the device that is unused for the longest time; False if all are used."""
-        unused = [device for device in self.values() if not device.users]
-        if not unused:
-            return False
-        self._forget(min(unused, key=lambda device: device.unused_since_s))
-        return True
-
-    def tick(self, now_s: float) -> None:
-        """Update histories once per second."""
-        for device in list(self.values()):
-            for account in (*device.accounts.values(), *device.pools.values()):
-                account.tick(now_s)
-            if not device.users and now_s - device.unused_since_s > FORGET_S:
-                self._forget(device)
-
-    def _forget(self, device: Device) -> None:
-        self.series -= device.series
-        del self[device.host, device.physical_id]
-
-
 class HeldMesh(Struct, frozen=True, gc=False):
     """What is kept of an `Opened` record; its facts about chips are kept with the devices."""
 
     shape: tuple[int, ...]
     parent_id: int | None
     chips: tuple[int, ...]
+    system: str
 
 
 class Text:
@@ -261,11 +298,13 @@ class Process:
         self.meshes: dict[int, HeldMesh] = {}
         self.held: dict[BufferKey, Allocated] = {}
         self.reserved: dict[ReservationKey, Reserved] = {}
-        self.accounts: dict[tuple[int, str], Account] = {}
-        self.routes: dict[tuple[tuple[int, ...], str], RecordRoute] = {}
-        self.chips: set[int] = set()
+        self.accounts: dict[tuple[str, int, str], Account] = {}  # by system, physical id and class
+        self.routes: dict[tuple[str, tuple[int, ...], str], RecordRoute] = {}  # by system, chips and class
+        self.route_of: dict[int, RecordRoute] = {}  # by the identity of its tuple of chips
+        self.chips: set[tuple[str, int]] = set()
+        self.open_chips: dict[tuple[str, int], int] = {}  # how many of its meshes contain each
         self.marks: deque[Marked] = deque(maxlen=MARKS_KEPT)
-        self.links: list[Link] = []
+        self.links: dict[str, list[Link]] = {}  # by system
         self.leftovers: list[Leftover] = []
         self.texts = Texts()
         self.staged: StagedSnapshot | None = None
@@ -277,7 +316,16 @@ class Process:
     @property
     def size_bytes(self) -> int:
         """Bytes of the server's memory that this process takes."""
-        tables = (self.meshes, self.held, self.reserved, self.accounts, self.routes, self.chips)
+        tables = (
+            self.meshes,
+            self.held,
+            self.reserved,
+            self.accounts,
+            self.routes,
+            self.route_of,
+            self.chips,
+            self.open_chips,
+        )
         staged = self.staged.size_bytes if self.staged else 0
         return self.values_bytes + self.texts.size_bytes + staged + sum(map(getsizeof, tables))
 
@@ -294,10 +342,15 @@ class Process:
         self.marks.append(kept)
         self.values_bytes += weigh(kept)
 
-    def set_links(self, links: list[Link]) -> None:
-        """Store the traffic totals."""
-        self.values_bytes += LINK_BYTES * (len(links) - len(self.links))
-        self.links = links
+    def set_links(self, system: str, links: list[Link]) -> None:
+        """Store the traffic totals of a system."""
+        known = self.links.get(system)
+        if known is None:
+            if len(self.links) >= MAX_SYSTEMS:
+                return
+            self.values_bytes += weigh(system) + SYSTEM_BYTES
+        self.values_bytes += LINK_BYTES * (len(links) - len(known or ()))
+        self.links[system] = links
 
     def set_leftovers(self, leftovers: list[Leftover]) -> None:
         """Store what its meshes still held when they closed."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 
+import msgspec
+
 from ttmesh.base.records import Allocated, Closed, Event, Freed, Marked, Opened, Reserved
 from ttmesh.tracking.holders import (
     LONGEST_NAME,
@@ -17,10 +19,10 @@ from ttmesh.tracking.holders import (
     StagedSnapshot,
     reservation_key,
 )
-from ttmesh.tracking.leftovers import LeftoverSums, keep_largest
+from ttmesh.tracking.leftovers import LeftoverSums, merge_leftovers
 from ttmesh.tracking.process_table import Evict, Gone, LedgerError, ProcessTable
 from ttmesh.tracking.state import POOLS
-from ttmesh.tracking.weights import ACCOUNT_BYTES, RECORD_BYTES, SHORT, weigh
+from ttmesh.tracking.weights import ACCOUNT_BYTES, RECORD_BYTES, ROUTE_BYTES, SHORT, weigh
 
 # Limits of what processes can make the server store; docs/reliability.md adds them up.
 MAX_MESHES = 4096  # of one process; also groups of chips, and reservations
@@ -48,23 +50,25 @@ class Ledger(ProcessTable):
         self.records_seen = 0
         self._watch = watch
         self._work = 0  # work left in this turn
-        self._route = RecordRoute((), [])  # the route with pending changes
+        self._route = RecordRoute("", (), [])  # the route with pending changes
 
     def leave(self, process: Process, *, orderly: bool, now_s: float) -> None:
         """Remove a process and everything it held from the totals; `departures` frees it."""
         self._settle()  # it may leave because of a record in the middle of a batch
         process.unfinished = None
-        for mesh_id in list(process.meshes):
-            self._forget_mesh(process, mesh_id)
-        for (chip, kind), account in process.accounts.items():
-            device = self.devices[process.who.host, chip]
+        for mesh in process.meshes.values():
+            self._count_coordinator(process, mesh, -1)
+        process.meshes = {}
+        for (system, chip, kind), account in process.accounts.items():
+            device = self.devices[process.who.host, system, chip]
             for total in (device.accounts[kind], device.pools[POOL_OF[kind]]):
                 total.add(-account.used, -account.count)
-        for chip in process.chips:
-            device = self.devices[process.who.host, chip]
+        for system, chip in process.chips:
+            device = self.devices[process.who.host, system, chip]
             device.users -= 1
+            device.openers -= (system, chip) in process.open_chips
             device.unused_since_s = now_s
-        process.accounts, process.chips, process.staged = {}, set(), None
+        process.accounts, process.chips, process.open_chips, process.staged = {}, set(), {}, None
         self._remove(process)
         self.departures.add(process, orderly=orderly, now_s=now_s)
 
@@ -83,6 +87,7 @@ class Ledger(ProcessTable):
         self._work = -WORK_AT_ONCE
         for mesh_id in process.meshes.keys() - staged.opened.keys():
             self._forget_mesh(process, mesh_id)
+            yield from self._pause(process)
         for mesh in staged.opened.values():
             self._open(process, mesh)
             while process.unfinished is not None:
@@ -200,18 +205,20 @@ class Ledger(ProcessTable):
         if known is None and len(process.meshes) >= MAX_MESHES:
             raise LedgerError(f"more than {MAX_MESHES} meshes are open in one process")
         chips = tuple(chip.physical_id for chip in record.chips)
-        mesh = HeldMesh(record.shape, record.parent_id, chips)
+        mesh = HeldMesh(record.shape, record.parent_id, chips, record.system[:LONGEST_NAME])
         self._charge(process, weigh(mesh))
-        system = record.system[:LONGEST_NAME]
-        for chip in record.chips:
-            device = self._device(process, chip.physical_id)
+        devices = [self._device(process, mesh.system, chip) for chip in chips]
+        for device, facts in zip(devices, record.chips, strict=True):
             if mesh.parent_id is None or device.facts is None:  # coordinates are those of the full mesh
-                device.facts, device.system = chip, system
+                device.facts = facts
+            at = (device.system, device.physical_id)
+            if at not in process.open_chips:
+                device.open(self._now_s)
+            process.open_chips[at] = process.open_chips.get(at, 0) + 1
         self._work += len(chips)
-        self._forget_mesh(process, record.mesh_id)
+        self._forget_mesh(process, record.mesh_id)  # after the new one: a reshape closes no device
         process.meshes[record.mesh_id] = mesh
-        if mesh.parent_id is None and chips:
-            self.devices[process.who.host, chips[0]].coordinates += 1
+        self._count_coordinator(process, mesh, 1)
         if known is not None and known.chips != chips:  # after a reshape its reservations may be on other chips
             process.unfinished = self._unreserve_all(process, record.mesh_id)
             self._run_unfinished(process)
@@ -220,15 +227,24 @@ class Ledger(ProcessTable):
         mesh = process.meshes.pop(mesh_id, None)
         if mesh is not None:
             process.values_bytes -= weigh(mesh)
-            if mesh.parent_id is None and mesh.chips:
-                self.devices[process.who.host, mesh.chips[0]].coordinates -= 1
+            self._count_coordinator(process, mesh, -1)
+            for chip in mesh.chips:
+                process.open_chips[mesh.system, chip] -= 1
+                if not process.open_chips[mesh.system, chip]:
+                    del process.open_chips[mesh.system, chip]
+                    self.devices[process.who.host, mesh.system, chip].openers -= 1
+            self._work += len(mesh.chips)
+
+    def _count_coordinator(self, process: Process, mesh: HeldMesh, change: int) -> None:
+        if mesh.parent_id is None and mesh.chips:
+            self.devices[process.who.host, mesh.system, mesh.chips[0]].coordinates += change
 
     def _close(self, process: Process, mesh_id: int) -> Iterator[None]:
         """Free what a mesh still holds; a generator with pauses."""
         self._forget_mesh(process, mesh_id)
         lost = [key for key in process.held if key[0] == mesh_id]
         self._work += len(process.held) // 8
-        sums = LeftoverSums(f"close of mesh {mesh_id}")
+        sums = LeftoverSums("close")
         for key in lost:
             record = process.held.get(key)
             if record is not None:
@@ -237,19 +253,24 @@ class Ledger(ProcessTable):
             yield from self._pause(process)
         if lost:
             self._work += LEFTOVERS_WORK
-            process.set_leftovers(keep_largest([*process.leftovers, *sums.list_leftovers()][-256:]))
+            process.set_leftovers(merge_leftovers([*process.leftovers, *sums.list_leftovers()]))
+            self.departures.left += 1
         yield from self._unreserve_all(process, mesh_id)
 
     def _allocate(self, process: Process, record: Allocated, time_ns: int) -> None:
         key = (record.mesh_id, record.buffer_id)
         held = process.held
+        mesh = process.meshes.get(record.mesh_id)
+        system = mesh.system if mesh is not None else ""
         if (known := held.get(key)) is not None:  # a snapshot and the records around it may both contain it
             if record.site and not known.site:  # the record is queued after the table that a snapshot reads was changed
                 known.site = process.texts.keep(record.site)
+            if process.route_of[id(known.chips)].system != system:
+                self._move(process, known, system)
             return
-        route = process.routes.get((record.chips, record.buffer_type))
+        route = process.routes.get((system, record.chips, record.buffer_type))
         if route is None:
-            route = self._add_route(process, record.chips, record.buffer_type)
+            route = self._add_route(process, system, record.chips, record.buffer_type)
         record.chips = route.chips
         record.time_ns = record.time_ns or time_ns
         if len(record.label) > SHORT or not record.label.isascii():
@@ -267,6 +288,18 @@ class Ledger(ProcessTable):
         if self._watch:
             self._watch(process, True, record)
 
+    def _move(self, process: Process, record: Allocated, system: str) -> None:
+        """Count a buffer on another system: it came before its mesh was known."""
+        old, new = process.route_of[id(record.chips)], process.routes.get((system, record.chips, record.buffer_type))
+        if new is None:
+            new = self._add_route(process, system, record.chips, record.buffer_type)
+        self._settle()
+        for route, count in ((old, -1), (new, 1)):
+            for account in route.accounts:
+                account.add(count * record.size_bytes, count)
+        self._work += len(old.accounts) + len(new.accounts)
+        record.chips = new.chips
+
     def _free(self, process: Process, key: BufferKey) -> None:
         record = process.held.pop(key, None)
         if record is None:
@@ -276,7 +309,7 @@ class Ledger(ProcessTable):
             process.texts.release(record.label)
         if record.site:
             process.texts.release(record.site)
-        route = process.routes[record.chips, record.buffer_type]
+        route = process.route_of[id(record.chips)]
         if route is not self._route:
             self._settle(route)
         route.count -= 1
@@ -297,20 +330,26 @@ class Ledger(ProcessTable):
                 record.time_ns,
             )
         key = reservation_key(record)
-        if process.reserved.get(key) == record:
+        mesh = process.meshes.get(record.mesh_id)
+        system, kind = mesh.system if mesh is not None else "", SYSTEM_CLASS.get(record.buffer_type, "SYSTEM_L1")
+        known = process.reserved.get(key)
+        if known == record and known is not None and process.route_of[id(known.chips)].system == system:
             return
         self._unreserve(process, key)
         if len(process.reserved) >= MAX_MESHES:
             raise LedgerError(f"one process makes more than {MAX_MESHES} reservations")
         self._charge(process, weigh(record) + sys.getsizeof(key))
-        process.reserved[key] = record
-        self._add_system(process, record, record.size_bytes)
+        route = process.routes.get((system, record.chips, kind))
+        if route is None:
+            route = self._add_route(process, system, record.chips, kind)
+        process.reserved[key] = msgspec.structs.replace(record, chips=route.chips)
+        self._add_system(route, record.size_bytes)
 
     def _unreserve(self, process: Process, key: ReservationKey) -> None:
         record = process.reserved.pop(key, None)
         if record is not None:
             process.values_bytes -= weigh(record) + sys.getsizeof(key)
-            self._add_system(process, record, -record.size_bytes)
+            self._add_system(process.route_of[id(record.chips)], -record.size_bytes)
 
     def _unreserve_all(self, process: Process, mesh_id: int) -> Iterator[None]:
         self._work += len(process.reserved)
@@ -318,10 +357,8 @@ class Ledger(ProcessTable):
             self._unreserve(process, reservation)
             yield from self._pause(process)
 
-    def _add_system(self, process: Process, record: Reserved, size_bytes: int) -> None:
+    def _add_system(self, route: RecordRoute, size_bytes: int) -> None:
         self._settle()
-        kind = SYSTEM_CLASS.get(record.buffer_type, "SYSTEM_L1")
-        route = process.routes.get((record.chips, kind)) or self._add_route(process, record.chips, kind)
         for account in route.accounts:
             account.add(size_bytes, 0)
             self._work += 1
@@ -331,23 +368,28 @@ class Ledger(ProcessTable):
         if following is not None:
             self._route = following
 
-    def _add_route(self, process: Process, chips: tuple[int, ...], kind: str) -> RecordRoute:
+    def _add_route(self, process: Process, system: str, chips: tuple[int, ...], kind: str) -> RecordRoute:
         process.group_chips += len(chips)
         if len(process.routes) >= MAX_MESHES or process.group_chips > MAX_GROUP_CHIPS:
             raise LedgerError(
                 f"one process uses more than {MAX_MESHES} different groups of chips, or {MAX_GROUP_CHIPS} chips in them"
             )
         kind = sys.intern(kind)
-        new = sum((chip, kind) not in process.accounts for chip in chips)
-        self._charge(process, 256 + weigh(chips) + 24 * len(chips) + ACCOUNT_BYTES * new)
+        new = sum((system, chip, kind) not in process.accounts for chip in chips)
+        self._charge(process, ROUTE_BYTES + weigh(system) + weigh(chips) + 24 * len(chips) + ACCOUNT_BYTES * new)
         self._work += len(chips)
-        devices = [self._device(process, chip) for chip in chips]
-        accounts = [self.devices.find_account(device, kind) for device in devices]
+        devices = [self._device(process, system, chip) for chip in chips]
+        accounts = [device.find_account(kind) for device in devices]
         accounts += [device.pools[POOL_OF[kind]] for device in devices]
-        for chip in chips:
-            known = process.accounts.get((chip, kind))
+        for device in devices:
+            key = (device.system, device.physical_id, kind)
+            known = process.accounts.get(key)
             if known is None:
-                known = process.accounts[chip, kind] = Account()
+                known = process.accounts[key] = Account()
             accounts.append(known)
-        route = process.routes[chips, kind] = RecordRoute(chips, accounts[:])  # a copy has no spare capacity
+        chips = (*chips,)  # an object of its own, which the records of this route share
+        route = RecordRoute(
+            devices[0].system if devices else system, chips, accounts[:]
+        )  # a copy has no spare capacity
+        process.routes[route.system, chips, kind] = process.route_of[id(chips)] = route
         return route

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from msgspec import Struct
 
 from ttmesh.base.records import Allocated
@@ -15,7 +16,10 @@ LARGEST = 2**63 - 1
 
 
 class Leftover(Struct, frozen=True):
-    """Buffers of one call site that were never freed; bytes over all chips."""
+    """Buffers of one call site that were never freed; bytes over all chips.
+
+    `end` is "close" if their mesh was closed, which freed them, and "exit" or "death" if they were lost with a process.
+    """
 
     end: str
     site: str
@@ -24,6 +28,7 @@ class Leftover(Struct, frozen=True):
     buffers: int
     chips: int
     size_bytes: int
+    times: int = 1  # how many meshes or processes left the same
 
 
 class Ended(Struct, frozen=True):
@@ -71,6 +76,21 @@ class LeftoverSums:
             number = f"{len(rest)} more places" if not self._others[0] else f"more than {len(rest)} more places"
             kept.append(Leftover(self._end, "", number, "", count, 0, min(size, LARGEST)))
         return kept
+
+
+def merge_leftovers(places: list[Leftover]) -> list[Leftover]:
+    """Equal places as one, the largest first, up to the limit."""
+    merged: dict[tuple[str, str, str, str, int], Leftover] = {}
+    for place in places:
+        key = (place.end, place.site, place.label, place.buffer_type, place.chips)
+        known = merged.get(key)
+        merged[key] = place if known is None else _add_leftovers(known, place)
+    return keep_largest(sorted(merged.values(), key=lambda place: place.size_bytes, reverse=True))
+
+
+def _add_leftovers(a: Leftover, b: Leftover) -> Leftover:
+    size_bytes, buffers = min(a.size_bytes + b.size_bytes, LARGEST), min(a.buffers + b.buffers, LARGEST)
+    return msgspec.structs.replace(a, size_bytes=size_bytes, buffers=buffers, times=a.times + b.times)
 
 
 def keep_largest(places: list[Leftover]) -> list[Leftover]:

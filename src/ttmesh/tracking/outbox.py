@@ -40,8 +40,8 @@ class Outbox:
         self._holdings = holdings
         self._sites = sites
         self._first_mesh, self._first_buffer = first
-        self._links: dict[tuple[int, int], int] = {}
-        self._traffic_sent = 0
+        self._links: dict[str, dict[tuple[int, int], int]] = {}  # by system
+        self._traffic_sent: dict[str, int] = {}
 
     def take(self) -> Iterator[bytes]:
         """Frames with the oldest records."""
@@ -84,17 +84,19 @@ class Outbox:
         return [wire.frame(wire.SNAPSHOT, (self.next, now, i, i == last, raw)) for i, (_, raw) in enumerate(lots)]
 
     def traffic(self) -> bytes:
-        """Bytes over every link since the program began, empty if they were sent already."""
+        """Bytes over every link since the program began, one frame per system; empty if they were sent already."""
         self._sum_up()
-        total = sum(self._links.values())
-        if total == self._traffic_sent:
-            return b""
-        self._traffic_sent = total
-        return wire.frame(wire.TRAFFIC, ([(*ends, size) for ends, size in self._links.items()],))
+        frames = []
+        for system, links in self._links.items():
+            total = sum(links.values())
+            if total != self._traffic_sent.get(system):
+                self._traffic_sent[system] = total
+                frames.append(wire.frame(wire.TRAFFIC, ([(*ends, size) for ends, size in links.items()], system)))
+        return b"".join(frames)
 
     def retell_traffic(self) -> None:
         """Send the totals again, to the next server."""
-        self._traffic_sent = 0
+        self._traffic_sent.clear()
 
     def _held(self) -> list[Event]:
         answer = self._holdings()
@@ -127,8 +129,9 @@ class Outbox:
         crossed = self.crossings[:]
         del self.crossings[: len(crossed)]
         for record in crossed:
+            links = self._links.setdefault(record.system[:LABEL], {})
             ends = (record.source, record.target)
-            self._links[ends] = self._links.get(ends, 0) + record.size_bytes
+            links[ends] = links.get(ends, 0) + record.size_bytes
 
 
 def _split_records(records: list[Event]) -> Iterator[tuple[int, Raw]]:

@@ -11,7 +11,7 @@ import msgspec
 from ttmesh.tracking import holders
 from ttmesh.tracking.holders import Device, DeviceTable, Process
 from ttmesh.tracking.leftovers import Ended, LeftoverSums
-from ttmesh.tracking.weights import weigh
+from ttmesh.tracking.weights import CHIP_BYTES, weigh
 from ttmesh.tracking.wire import Who
 
 # docs/reliability.md adds them up.
@@ -38,6 +38,7 @@ class Departures:
         self.ended: deque[Ended] = deque()
         self.ended_bytes = 0
         self.begun = self.finished = 0  # numbers of processes
+        self.left = 0  # how often something was left: by processes, and by meshes that closed
         self._gone = gone
         self._leaving: deque[tuple[int, Iterator[None]]] = deque()
         self._leaving_bytes = 0
@@ -96,6 +97,7 @@ class Departures:
         held = sums.list_leftovers()
         if held and any(known is ended for known in self.ended):
             self._replace(ended, msgspec.structs.replace(ended, held=held))
+            self.left += 1
         if self._gone and buffers:
             self._gone(process.who, buffers, size_bytes)
 
@@ -173,15 +175,16 @@ class ProcessTable:
             raise LedgerError(f"one process takes more than {MAX_PROCESS_BYTES} bytes")
         process.values_bytes += size_bytes
 
-    def _device(self, process: Process, physical_id: int) -> Device:
+    def _device(self, process: Process, system: str, physical_id: int) -> Device:
         """The device, which is added if it is new."""
-        host = process.who.host
-        device = self.devices.get((host, physical_id))
+        key = (process.who.host, system, physical_id)
+        device = self.devices.get(key)
         if device is None:
             self._make_room_for_device(process, physical_id)
-            device = self.devices.add(host, physical_id)
-        if physical_id not in process.chips:
-            process.chips.add(physical_id)
+            device = self.devices.add(key)
+        if (system, physical_id) not in process.chips:
+            self._charge(process, CHIP_BYTES)
+            process.chips.add((device.system, physical_id))
             device.users += 1
         return device
 

@@ -14,7 +14,10 @@ from ttmesh.base import settings
 from ttmesh.base.errors import MeshError
 from ttmesh.tracking import wire
 from ttmesh.tracking.address import Address, connect, start_ticks
-from ttmesh.tracking.state import Buffers, Histories, Leaks, State
+from ttmesh.tracking.history import HOUR
+from ttmesh.tracking.state import Buffers, DeviceKey, Histories, Leaks, State
+
+EVERY_DEVICE: DeviceKey = ("", "", -1)
 
 Reply = TypeVar("Reply", State, Buffers, Histories, Leaks)
 
@@ -37,13 +40,15 @@ class Monitor:
         """Every device and process."""
         return self._ask(wire.Query("state"), State)
 
-    def buffers(self, device: int = -1, *, host: str = "", limit: int = 2000) -> Buffers:
+    def buffers(self, device: DeviceKey | None = None, *, limit: int = 2000) -> Buffers:
         """The largest buffers of one device, or of all."""
-        return self._ask(wire.Query("buffers", device, host, limit), Buffers)
+        host, system, physical_id = device or EVERY_DEVICE
+        return self._ask(wire.Query("buffers", physical_id, host, limit, system=system), Buffers)
 
-    def histories(self, device: int = -1, *, host: str = "", window_s: int = 120) -> Histories:
-        """Memory use over the last seconds."""
-        return self._ask(wire.Query("history", device, host, 0, window_s), Histories)
+    def histories(self, device: DeviceKey | None = None, *, window_s: int = 120, points: int = HOUR) -> Histories:
+        """Memory use over the last seconds of one device, or of all, each pool in at most so many points."""
+        host, system, physical_id = device or EVERY_DEVICE
+        return self._ask(wire.Query("history", physical_id, host, 0, window_s, system, points), Histories)
 
     def leaks(self) -> Leaks:
         """What ended processes and closed meshes still held."""

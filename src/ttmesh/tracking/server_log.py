@@ -109,12 +109,15 @@ def statistics_lines(ledger: Ledger) -> list[str]:
     """Buffers and bytes per device; the runtime's reservations are listed separately and not in the total."""
     lines = ["", "📊 Current Statistics:"]
     active = 0
-    for (host, physical_id), device in sorted(ledger.devices.items()):
+    shown = [device for _, device in sorted(ledger.devices.items()) if device.is_open]
+    one_system = len({(device.host, device.system) for device in shown}) <= 1
+    for device in shown:
         accounts = device.accounts
         buffers = sum(accounts[kind].count for kind in BUFFER_CLASSES if kind in accounts)
         total = sum(accounts[kind].used for kind in BUFFER_CLASSES if kind in accounts)
         system = sum(accounts[kind].used for kind in SYSTEM_CLASSES if kind in accounts)
-        lines += [f"  Device {physical_id}{f' on {host}' if host else ''}:", f"    Buffers: {buffers}"]
+        where = (f" of {device.system}" if not one_system else "") + (f" on {device.host}" if device.host else "")
+        lines += [f"  Device {device.physical_id}{where}:", f"    Buffers: {buffers}"]
         lines += [
             f"    {kind}: {accounts[kind].used} bytes"
             for kind in BUFFER_CLASSES

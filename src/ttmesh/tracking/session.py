@@ -108,7 +108,7 @@ class Session:
         if isinstance(message, Snapshot):
             self._take_snapshot(process, message)
         elif isinstance(message, Traffic):
-            process.set_links(message.links)
+            process.set_links(message.system, message.links)
             self._ledger.count(process)
         elif isinstance(message, Bye):
             self._orderly = True

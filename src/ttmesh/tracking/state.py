@@ -8,6 +8,7 @@ from ttmesh.tracking.history import Point
 from ttmesh.tracking.leftovers import Ended
 from ttmesh.tracking.spans import Span
 
+DeviceKey = tuple[str, str, int]  # host, system, physical id
 BUFFER_CLASSES = ("DRAM", "TRACE", "L1", "L1_SMALL", "CB", "KERNEL")
 POOLS: dict[str, tuple[str, ...]] = {
     "DRAM": ("DRAM", "TRACE", "SYSTEM_DRAM"),
@@ -24,7 +25,7 @@ class Usage(Struct, frozen=True, array_like=True):
 
 
 class Pool(Struct, frozen=True):
-    """A kind of memory of one device: all banks together with their peak, and the free memory of one bank."""
+    """A kind of memory of one device: all of it with the peak, and the free memory of one bank of its allocator."""
 
     name: str
     capacity_bytes: int
@@ -38,7 +39,7 @@ class Pool(Struct, frozen=True):
 
 
 class DeviceState(Struct, frozen=True):
-    """One physical chip."""
+    """One physical chip of a system that is open."""
 
     host: str
     physical_id: int
@@ -50,6 +51,13 @@ class DeviceState(Struct, frozen=True):
     is_coordinator: bool
     usage: dict[str, Usage]
     pools: dict[str, Pool]
+    position: tuple[int, ...] = ()  # row and column on the system's grid
+    links: tuple[tuple[int, int], ...] = ()  # neighbours and the number of links to each
+
+    @property
+    def key(self) -> DeviceKey:
+        """Its unique name: host, system, physical id."""
+        return self.host, self.system, self.physical_id
 
 
 class Mark(Struct, frozen=True, array_like=True):
@@ -68,7 +76,7 @@ class LinkState(Struct, frozen=True, array_like=True, gc=False):
 
 
 class ProcessState(Struct, frozen=True):
-    """One connected process; `usage` is by physical id and class."""
+    """One connected process; `usage` is by system, physical id and class, `links` by system."""
 
     host: str
     pid: int
@@ -79,9 +87,9 @@ class ProcessState(Struct, frozen=True):
     records: int
     missed: int
     meshes: list[tuple[int, ...]]
-    usage: dict[int, dict[str, Usage]]
+    usage: dict[str, dict[int, dict[str, Usage]]]
     marks: list[Mark]
-    links: list[LinkState]
+    links: dict[str, list[LinkState]]
 
 
 class ServerState(Struct, frozen=True):
@@ -96,6 +104,7 @@ class ServerState(Struct, frozen=True):
     refused: int
     bytes_held: int = 0  # of its memory, by processes
     bytes_allowed: int = 0
+    leftovers: int = 0  # how often something was left; a reply about leaks is new only if this is
 
 
 class State(Struct, frozen=True):
@@ -131,11 +140,13 @@ class Buffers(Struct, frozen=True):
 
 
 class HistoryState(Struct, frozen=True):
-    """One class of memory of one device over time."""
+    """One pool of one device over time; the device may be closed."""
 
     host: str
+    system: str
     physical_id: int
-    memory_class: str
+    pool: str
+    is_open: bool
     points: list[Point]
 
 

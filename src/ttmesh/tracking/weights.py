@@ -11,7 +11,9 @@ SMALL_INTS = range(-5, 257)  # the interpreter stores these once
 SHORT = 32  # characters of a label that is not shared between records
 # A held buffer besides the table's row: the record, eight numbers, its key, a short label. Chips and long texts are shared.
 RECORD_BYTES = 112 + 8 * LARGE_INT_BYTES + 56 + 49 + SHORT
-ACCOUNT_BYTES = 96 + 5 * LARGE_INT_BYTES + 56  # of a process: the account, its numbers, its key
+ACCOUNT_BYTES = 96 + 5 * LARGE_INT_BYTES + 64  # of a process: the account, its numbers, its key
+ROUTE_BYTES = 256 + 64 + 2 * LARGE_INT_BYTES  # a group of chips besides them: the route, its keys in two tables
+CHIP_BYTES = 2 * (56 + LARGE_INT_BYTES)  # a chip of a process: its keys in two tables
 LINK_BYTES = 56 + 3 * LARGE_INT_BYTES  # its counter and its row in a list
 PROCESS_BYTES = 4096  # an idle one with its connection
 

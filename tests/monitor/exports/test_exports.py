@@ -41,7 +41,7 @@ from ttmesh.monitor.exports.visualizer import record_report, write_live_report
 from ttmesh.monitor.source import Source
 from ttmesh.monitor.view import Choice
 from ttmesh.tracking.address import Address
-from ttmesh.tracking.wire import Query
+from ttmesh.tracking.wire import Query, Who
 
 ROOT = Path(__file__).parents[3]
 VISUALIZER = shutil.which("ttnn-visualizer", path=f"{ROOT / '.visualizer' / 'bin'}{os.pathsep}{os.environ['PATH']}")
@@ -53,7 +53,9 @@ def source() -> FixedSource:
 
 
 def buffers_of(source: FixedSource):
-    return lambda device: source._answers.buffers(Query("buffers", device.physical_id, limit=20_000))
+    return lambda device: source._answers.buffers(
+        Query("buffers", device.physical_id, limit=20_000, system=device.system)
+    )
 
 
 def test_csv_has_a_line_per_device_and_class(source):
@@ -103,6 +105,45 @@ def test_our_chips_are_written_and_not_read_back_as_real_ones(source, tmp_path):
     assert first.used == (9 * GB + 150 * MB, 8 * MB, 0, 16 * MB, 4 * MB)
     assert [p.pid for p in first.processes] == [4242, 777]
     assert shared_memory.read(tmp_path) == []
+
+
+def test_two_files_of_one_device_id_are_two_devices(tmp_path):
+    for asic, used in ((0xA1, 100), (0xB2, 7)):
+        live = SharedProcess(os.getpid(), (used, 0, 0, 0, 0), "real")
+        device = SharedDevice(asic, 0, (used, 0, 0, 0, 0), (), (live,))
+        (tmp_path / f"tt_device_{asic}_memory").write_bytes(shared_memory.pack(device, time_ns=1))
+    source = Source(Address(path=str(tmp_path / "nobody.sock")), shared=tmp_path)
+
+    view = source.view()
+
+    shown = {device.title: device.bar("DRAM").used_bytes for device in view.devices}
+    assert shown == {"0@tt-metal/a1": 100, "0@tt-metal/b2": 7}
+    assert {source.detail(device.key).device.title for device in view.devices} == set(shown)
+    assert [process.pool_bytes("DRAM") for process in view.processes] == [107]
+
+
+def test_chips_of_two_systems_are_written_to_files_of_their_own(source, tmp_path):
+    facts = ChipFacts(0, 0, (0, 0), "wormhole_b0", 12, GB, 64, MB, False)
+    process = source.ledger.join(Who("", 9, 1), "p", 0.0)
+    source.ledger.events(process, 0, [Opened(1, None, (1, 1), "n150", (facts,), 0)])
+
+    paths = shared_memory.write(source.state(), tmp_path)
+
+    assert len(set(paths)) == 9
+    assert sorted(shared_memory.unpack(path.read_bytes()).device_id for path in paths) == [0, 0, 1, 2, 3, 4, 5, 6, 7]
+    assert len(shared_memory.clean(tmp_path)) == 9
+
+
+def test_metrics_of_two_systems_are_told_apart(source):
+    facts = ChipFacts(0, 0, (0, 0), "wormhole_b0", 12, GB, 64, MB, False)
+    process = source.ledger.join(Who("", 9, 1), "p", 0.0)
+    source.ledger.events(process, 0, [Opened(1, None, (1, 1), "n150", (facts,), 0)])
+    families = {f.name: f for f in text_string_to_metric_families(to_prometheus(source.view()))}
+
+    for family in families.values():
+        labels = [tuple(sorted(sample.labels.items())) for sample in family.samples]
+        assert len(labels) == len(set(labels)), family.name
+    assert {s.labels["system"] for s in families["ttmesh_pool_capacity_bytes"].samples} == {"n150", "t3000"}
 
 
 def test_chips_of_real_tt_metal_are_shown_beside_ours_and_without_a_server(tmp_path):

@@ -348,6 +348,7 @@ class MeshDevice(ChipView, CoreView):
             ChipFacts(
                 self.system.original_id(chip), i, coord.coords(), self.chip.arch.name, dram.count, dram.size, l1.count,
                 l1.size, chip in self.system.remote, dram.start, l1.start, small.size, trace.size,
+                self.system.find_position(chip), self.system.list_links(chip),
             )
             for i, (chip, coord) in enumerate(zip(self.physical_ids, coords, strict=True))
             if self.rank_block is None or self.rank_block.has_chip(coord)

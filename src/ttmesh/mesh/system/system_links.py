@@ -16,7 +16,7 @@ class SystemTraffic:
     def __init__(self, system: System, own: frozenset[int] | None = None) -> None:
         self._system = system
         self.routes = Routes(system.grid, system.links)
-        self.counters = LinkCounters(self.routes.fabric, own)
+        self.counters = LinkCounters(self.routes.fabric, own, system=system.name, original_ids=system.original_ids)
 
     def report(self) -> Group:
         """The load of every link, on a drawing of the system's grid and as a table."""

@@ -12,7 +12,7 @@ from ttmesh.monitor.view import View
 CSV_COLUMNS = (
     "time_s", "host", "physical_id", "logical_id", "coord", "arch", "is_coordinator", "pool", "memory_class",
     "used_bytes", "buffers", "peak_bytes", "pool_used_bytes", "pool_peak_bytes", "pool_capacity_bytes", "largest_free_bytes",
-    "fragmentation",
+    "fragmentation", "system",
 )  # fmt: skip
 
 
@@ -35,6 +35,7 @@ def to_csv(view: View) -> str:
                         "x".join(map(str, device.coord)), device.arch, int(device.is_coordinator), bar.pool,
                         segment.memory_class, segment.used_bytes, segment.buffers, segment.peak_bytes, bar.used_bytes,
                         bar.peak_bytes, bar.capacity_bytes, bar.largest_free_bytes, f"{bar.fragmentation:.6f}",
+                        device.system,
                     ]
                 )  # fmt: skip
     return out.getvalue()

@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 from ttmesh.monitor.view import View
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-DEVICE = ["host", "device", "coordinator"]
+DEVICE = ["host", "system", "device", "coordinator"]
 
 
 class ViewCollector(Collector):
@@ -35,7 +35,7 @@ class ViewCollector(Collector):
             "ttmesh_pool_fragmentation_ratio", "1 - largest free / free", labels=[*DEVICE, "pool"]
         )
         for device in self._view.devices:
-            name = [device.host, str(device.physical_id), str(int(device.is_coordinator))]
+            name = [device.host, device.system, str(device.physical_id), str(int(device.is_coordinator))]
             for bar in device.bars:
                 capacity.add_metric([*name, bar.pool], bar.capacity_bytes)
                 reached.add_metric([*name, bar.pool], bar.peak_bytes)

@@ -32,6 +32,7 @@ PROCESSES, PROCESSES_AT = 64, 856
 FILE_BYTES = 8576
 MOST_FILES = 1024  # files that are read at most; any user may create more
 UNUSED = 0xFFFFFFFF
+MANY_CHIPS = 4096  # more than a system has: between the numbers of chips of two systems with the same id
 
 
 def default_directory() -> Path:
@@ -105,18 +106,23 @@ def unpack(data: bytes) -> SharedDevice | None:
 
 def write(state: State, directory: Path) -> list[Path]:
     """One file for each of this host's devices; returns their paths."""
-    paths = []
+    paths: list[Path] = []
+    numbers: set[int] = set()
     for device in state.devices:
         if device.host:
             continue
+        number = device.physical_id
+        while number in numbers:  # a chip of another system has the same id
+            number += MANY_CHIPS
+        numbers.add(number)
         used = _sizes(device.usage)
         chip = SharedChip(device.physical_id, device.is_remote, used)
         processes = tuple(
-            SharedProcess(p.pid, _sizes(p.usage[device.physical_id]), p.name)
+            SharedProcess(p.pid, _sizes(p.usage[device.system][device.physical_id]), p.name)
             for p in state.processes
-            if not p.host and device.physical_id in p.usage
+            if not p.host and device.physical_id in p.usage.get(device.system, {})
         )
-        shared = SharedDevice(OURS | device.physical_id, device.physical_id, used, (chip,), processes)
+        shared = SharedDevice(OURS | number & 0xFFFF, device.physical_id, used, (chip,), processes)
         path = directory / f"tt_device_{shared.asic_id}_memory"
         _write_own(path, pack(shared, time_ns=time.time_ns()))
         paths.append(path)
@@ -181,24 +187,26 @@ def _write_own(path: Path, data: bytes) -> None:
 def as_states(found: Iterable[SharedDevice]) -> tuple[list[DeviceState], list[ProcessState]]:
     """Real chips and their processes as a monitor shows them; capacities and addresses are not in the files."""
     devices: list[DeviceState] = []
-    usage: dict[int, tuple[str, dict[int, dict[str, Usage]]]] = {}
+    usage: dict[int, tuple[str, dict[str, dict[int, dict[str, Usage]]]]] = {}
     for device in found:
+        system = f"{device.asic_id:x}"  # every file is a device of its own, also if another has the same id
         for chip in device.chips or (SharedChip(device.device_id, False, device.used),):
-            devices.append(_device(chip))
+            devices.append(_device(system, chip))
         for process in device.processes:
             if os.path.exists(f"/proc/{process.pid}"):  # the files outlive their processes
-                usage.setdefault(process.pid, (process.name, {}))[1][device.device_id] = _usage(process.used)
+                held = usage.setdefault(process.pid, (process.name, {}))[1]
+                held.setdefault(system, {})[device.device_id] = _usage(process.used)
     processes = [
-        ProcessState(HOST, pid, 0, name, 0.0, True, 0, 0, [], held, [], []) for pid, (name, held) in usage.items()
+        ProcessState(HOST, pid, 0, name, 0.0, True, 0, 0, [], held, [], {}) for pid, (name, held) in usage.items()
     ]
     return devices, processes
 
 
-def _device(chip: SharedChip) -> DeviceState:
+def _device(system: str, chip: SharedChip) -> DeviceState:
     used = _usage(chip.used)
     dram, l1 = chip.used[0] + chip.used[3], chip.used[1] + chip.used[2] + chip.used[4]
     pools = {name: Pool(name, 0, size, size, 0, Span(0, 0), 0, 0, 0.0) for name, size in (("DRAM", dram), ("L1", l1))}
-    return DeviceState(HOST, chip.chip_id, chip.chip_id, (), "", "", chip.is_remote, False, used, pools)
+    return DeviceState(HOST, chip.chip_id, chip.chip_id, (), "", system, chip.is_remote, False, used, pools)
 
 
 def _usage(sizes: tuple[int, ...]) -> dict[str, Usage]:
