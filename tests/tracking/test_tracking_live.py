@@ -153,7 +153,9 @@ def test_forked_child_is_a_client_of_its_own_and_does_not_hold_its_parents_memor
     program.do("allocate 1000 1")
     child = program.do("fork 50")
 
-    state = eventually(monitor.state, lambda s: used(s) == on_all(1050))
+    state = eventually(
+        monitor.state, lambda s: used(s) == on_all(1050) and all("t3000" in p.usage for p in s.processes)
+    )
 
     held = {p.pid: p.usage["t3000"][0]["DRAM"].used_bytes for p in state.processes}
     assert held == {program.pid: 1000, child: 50}

@@ -144,26 +144,26 @@ def leaks(report: LeakReport) -> RenderableType:
         ("Lost: still allocated when the process ended", report.lost),
         ("Held at close: freed because the mesh was closed", report.at_close),
     ):
+        programs: dict[str, list[LeakGroup]] = {}
+        for group in groups:
+            programs.setdefault(f"{describe_pids(group)}: {printable(group.program)}", []).append(group)
         if groups:
-            blocks.append(_leak_table(title, groups))
+            blocks.append(Text(f"{title}, {size_text(sum(group.size_bytes for group in groups))}", style="bold"))
+        blocks += [_leak_table(program, found) for program, found in programs.items()]
     if report.left_out:
         note = f"{report.left_out} more processes are not shown: the server's reply would be too large."
         blocks.append(Text(note, style="yellow"))
     return Group(*blocks) if blocks else Text("✓ No buffers remaining - perfect cleanup!", style="green3")
 
 
-def _leak_table(title: str, groups: tuple[LeakGroup, ...]) -> Table:
-    total = sum(group.size_bytes for group in groups)
-    table = Table(box=box.ASCII2, title=f"{title}, {size_text(total)}", title_justify="left", title_style="bold")
-    for name in ("Program", "Type", "Operation", "Allocated by"):
+def _leak_table(program: str, groups: list[LeakGroup]) -> Table:
+    table = Table(box=box.ASCII2, title=Text(program), title_justify="left", title_style="")
+    for name in ("Type", "Operation", "Allocated by"):
         table.add_column(name, overflow="fold")
     for name in ("Times", "Buffers", "Chips", "Bytes"):
         table.add_column(name, justify="right")
-    last = ""
     for group in groups:
-        program = f"{describe_pids(group)}: {printable(group.program)}"
         table.add_row(
-            Text(program if program != last else ""),
             class_name(group.memory_class),
             Text(printable(group.label)),
             Text(printable(group.site) or "unknown (set TTMESH_TRACK_STACKS=1)"),
@@ -172,5 +172,4 @@ def _leak_table(title: str, groups: tuple[LeakGroup, ...]) -> Table:
             str(group.chips),
             size_text(group.size_bytes),
         )
-        last = program
     return table
