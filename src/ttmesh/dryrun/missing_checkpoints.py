@@ -15,7 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-CONFIGS = "models/*/model_params/{name}"  # where a tt-metal checkout keeps configurations of models
+# Where a tt-metal checkout keeps configurations of models.
+CONFIGS = ("models/*/model_params/{name}", "models/demos/*/model_params/{name}")
 MISSING = (OSError, ValueError, TypeError, ImportError)  # what the loaders raise for files that are not there
 
 
@@ -161,7 +162,8 @@ class LoaderHooks(MetaPathFinder, Loader):
         def make(load: Any) -> Callable[..., Any]:
             @functools.wraps(load)
             def from_pretrained(cls: Any, name: Any, **options: Any) -> Any:
-                own = next(iter(Path().glob(CONFIGS.format(name=Path(name).name))), None)
+                found = (path for pattern in CONFIGS for path in Path().glob(pattern.format(name=Path(name).name)))
+                own = next(found, None)
                 if Path(name).is_dir() or own is None:
                     return load(cls, name, **options)
                 return load(cls, str(own), **options)

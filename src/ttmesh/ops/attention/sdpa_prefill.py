@@ -29,6 +29,7 @@ from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 TILE = 32
 BFLOAT16_TILE = tile_bytes(DataType.BFLOAT16, Tile((32, 32)))
+FLOAT32_TILE = tile_bytes(DataType.FLOAT32, Tile((32, 32)))
 
 
 def attention_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
@@ -37,16 +38,26 @@ def attention_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 
 
 def prefill_scratch(call: Call) -> int:
-    """Circular buffers per core: chunks of q, k, v (double-buffered), mask, scores and results, as TT-NN sizes them."""
-    q, k = call.specs[0], call.specs[1]
-    config = call["program_config"]
+    """Circular buffers per core, as TT-NN's program factory sizes them."""
+    latent = call["head_dim_v"]  # of attention whose values are the first columns of its keys
+    q, k, v = (call.specs[i] for i in (0, 1, 2 if latent is None else 1))
+    config, kernel, mask = call["program_config"], call["compute_kernel_config"], call["attn_mask"]
     rows = max((config.q_chunk_size if config else TILE) // TILE, 1)
     keys = max((config.k_chunk_size if config else TILE) // TILE, 1)
-    width = math.ceil(q.shape[-1] / TILE)
-    size_q, size_k = tile_bytes(q.dtype, q.tile), tile_bytes(k.dtype, k.tile)
-    buffers = rows * width * 2 * size_q + keys * width * 2 * 2 * size_k
-    intermediate = 2 * rows * keys + rows * keys + 3 * rows * width + 8 * rows + 2
-    return buffers + intermediate * BFLOAT16_TILE
+    width, value_width = (math.ceil(columns / TILE) for columns in (q.shape[-1], latent or v.shape[-1]))
+    size_q, size_k, size_v = (tile_bytes(spec.dtype, spec.tile) for spec in (q, k, v))
+    wide = kernel is not None and kernel.fp32_dest_acc_en  # sums in float32; otherwise results leave two rows at a time
+    exact = FLOAT32_TILE if wide else BFLOAT16_TILE
+    inputs = 2 * (rows * width * size_q + keys * width * size_k + keys * value_width * size_v)
+    if mask is not None:
+        inputs += 2 * rows * keys * tile_bytes(mask.spec.dtype, mask.spec.tile)
+    elif call["is_causal"] is not False:
+        inputs += 2 * BFLOAT16_TILE  # minus infinity, and a tile of the diagonal
+    scalars = (2 if wide else 3) * BFLOAT16_TILE
+    scores = rows * keys * exact + 2 * rows * value_width * BFLOAT16_TILE
+    statistics = rows * (3 * BFLOAT16_TILE + 2 * exact)  # two maxima, their difference, two sums
+    results = (rows if wide else 2 * min(rows, 2)) * value_width * size_q
+    return inputs + scalars + scores + statistics + results
 
 
 def check_attention(call: Call) -> None:
