@@ -128,7 +128,10 @@ def opened(shape: tuple[int, int]) -> Iterator[Session]:
     if several:
         ttnn.set_fabric_config(ttnn.FabricConfig.FABRIC_1D)
     mesh = ttnn.open_mesh_device(ttnn.MeshShape(*shape), l1_small_size=16384)
+    gc.collect()
+    gc.freeze()  # what was there before is not looked at again after every call
     yield Session(mesh)
+    gc.unfreeze()
     ttnn.close_mesh_device(mesh)
     if several:
         ttnn.set_fabric_config(ttnn.FabricConfig.DISABLED)

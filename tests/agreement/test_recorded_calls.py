@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 from recorded_calls import Session, agrees, opened, read
 
-CHIP, MESH = "one_chip.jsonl", "mesh_2x4.jsonl"
+CHIP = ("one_chip.jsonl", "one_chip_compositions.jsonl")
+MESH = ("mesh_2x4.jsonl", "mesh_2x4_compositions.jsonl")
 
 
 @pytest.fixture
@@ -22,12 +23,14 @@ def mesh(monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
     yield from opened((2, 4))
 
 
-def test_calls_on_one_chip_agree_with_ttnn(chip: Session) -> None:
-    assert _differences(chip, CHIP) == []
+@pytest.mark.parametrize("name", CHIP)
+def test_calls_on_one_chip_agree_with_ttnn(chip: Session, name: str) -> None:
+    assert _differences(chip, name) == []
 
 
-def test_calls_on_a_mesh_agree_with_ttnn(mesh: Session) -> None:
-    assert _differences(mesh, MESH) == []
+@pytest.mark.parametrize("name", MESH)
+def test_calls_on_a_mesh_agree_with_ttnn(mesh: Session, name: str) -> None:
+    assert _differences(mesh, name) == []
 
 
 def _differences(session: Session, name: str) -> list[str]:

@@ -16,7 +16,7 @@ from ttmesh.ccl.collectives.reduce_gather import all_reduce
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.nn.autograd.vocabulary_lookup import vocabulary_lookup
 from ttmesh.nn.parameters import Parameter, ParameterSet, place, shard_along
-from ttmesh.ops.attention.sdpa_prefill import scaled_dot_product_attention
+from ttmesh.ops.attention.sdpa_prefill import causal_attention
 from ttmesh.ops.elementwise.binary import binary
 from ttmesh.ops.matmul.matmul import linear
 from ttmesh.ops.movement.permute import permute
@@ -169,7 +169,7 @@ class Attention(Layer):
         qkv = reshape(self.qkv(x), (batch, tokens, heads, 3 * depth))
         by_head = permute(qkv, (0, 2, 1, 3))
         q, k, v = (by_head[:, :, :, i * depth : (i + 1) * depth] for i in range(3))
-        mixed = scaled_dot_product_attention(q, k, v, is_causal=True)
+        mixed = causal_attention(input_tensor_q=q, input_tensor_k=k, input_tensor_v=v)
         flat = reshape(permute(mixed, (0, 2, 1, 3)), (batch, 1, tokens, heads * depth))
         return self.out(flat)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from ttmesh.base.dtypes import Layout
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.base.geometry import MeshCoordinate
 from ttmesh.ccl.collectives.all_to_all import expand_group
+from ttmesh.ccl.collectives.collective_stages import all_broadcast_stages
 from ttmesh.ccl.planning import plan_executor
 from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, collective, mesh_of, run
 from ttmesh.ccl.planning.group_plan import (
@@ -21,6 +24,7 @@ from ttmesh.ccl.planning.group_plan import (
 from ttmesh.ccl.planning.lane_groups import split_dim
 from ttmesh.fabric.fabric_config import Topology
 from ttmesh.mesh.allocation.sub_devices import SubDeviceId
+from ttmesh.tensor.calls.call_stages import Composition, PlannedTensor
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
 
@@ -148,7 +152,17 @@ def _decide_all_broadcast(request: Request) -> Decision:
         replicated_topology(request.tensor, request["axis"]),
         single=False,
         exchange_axes=groups.exchange_axes,
+        stages=_broadcast_stages(request, n),
     )
+
+
+def _broadcast_stages(request: Request, n: int) -> tuple[Composition, Sequence[PlannedTensor]] | None:
+    """Without an axis a tensor on the whole of a mesh of two axes goes along the first, then along the second."""
+    shape = tuple(request.mesh.shape)
+    spec = request.result_spec(request.tensor.shape)
+    if request["axis"] is not None or len(shape) != 2 or min(shape) == 1 or n != shape[0] * shape[1]:
+        return None
+    return all_broadcast_stages(request, spec, shape)
 
 
 def decide_mesh_partition(request: Request) -> Decision:

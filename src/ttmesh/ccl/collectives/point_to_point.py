@@ -11,6 +11,7 @@ from ttmesh.base.argument_types import name_wrong_types
 from ttmesh.base.dtypes import BLOCK_FLOATS
 from ttmesh.base.errors import MeshError
 from ttmesh.base.geometry import MeshCoordinate
+from ttmesh.ccl.collectives.collective_stages import packet_spec
 from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, collective, mesh_of, run
 from ttmesh.ccl.planning.plan_traffic import add_loads, count_host_bytes
 from ttmesh.fabric.fabric_config import Topology, is_2d
@@ -126,11 +127,10 @@ def _decide(request: Request) -> Decision:
 
 def _stages(request: Request, spec: TensorSpec) -> tuple[Composition, Sequence[PlannedTensor]] | None:
     """Room for packets on their way is taken before the result."""
-    if request.over_host or not spec.memory_config.is_dram() or spec.memory_config.is_sharded() or request.outputs:
+    if request.over_host or spec.memory_config.is_sharded() or request.outputs:
         return None
     c = Composition()
-    packets = TensorSpec((2, *spec.shape), spec.dtype, spec.layout, memory_config=spec.memory_config)
-    arriving = c.allocate(packets)
+    arriving = c.allocate(packet_spec(spec))
     options = (request["sender"], request["receiver"], key_of(request["topology"]))
     made = c.run("point_to_point", spec, PlannedTensor(request.tensor.spec), options=options)
     c.free(arriving)

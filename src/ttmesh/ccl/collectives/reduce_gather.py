@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
 
 import torch
 
-from ttmesh.base.dtypes import Layout
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.base.geometry import MeshShape
 from ttmesh.base.placement import Shard
+from ttmesh.ccl.collectives.collective_stages import all_gather_stages, all_reduce_stages, reduce_scatter_stages
 from ttmesh.ccl.planning import plan_executor
 from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, collective, mesh_of, run
 from ttmesh.ccl.planning.group_plan import (
@@ -37,10 +36,7 @@ from ttmesh.chip.formats.kernels.lane_sum import scatter_lane_sum
 from ttmesh.fabric.fabric_config import Topology, is_2d
 from ttmesh.mesh.allocation.sub_devices import SubDeviceId
 from ttmesh.mesh.functions.process_fabric import get_fabric_config
-from ttmesh.tensor.calls.call_keys import key_of
-from ttmesh.tensor.calls.call_stages import Composition, PlannedTensor
 from ttmesh.tensor.spec.memory_config import MemoryConfig
-from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.spec.tensor_topology import TensorTopology
 from ttmesh.tensor.tensor import Tensor
 
@@ -184,7 +180,7 @@ def decide_all_reduce(request: Request) -> Decision:
         run_plan if request["algorithm"] else compute,
         groups.loads(plan, size, up=[size] * n, down=[size] * n),
         replicated_topology(request.tensor, request["axis"]),
-        stages=_all_reduce_stages(request, n),
+        stages=all_reduce_stages(request, n),
         exchange_axes=groups.exchange_axes,
         compute_on_rank=run_across_ranks if reduce and add is None else None,
     )
@@ -249,7 +245,7 @@ def decide_reduce_scatter(request: Request) -> Decision:
         else scattered_topology(request.tensor, dim, request["axis"]),
         exchange_axes=groups.exchange_axes,
         compute_on_rank=run_across_ranks if rank_reduction and add is None else None,
-        stages=_reduce_scatter_stages(request, dim, request.result_spec(shape)),
+        stages=reduce_scatter_stages(request, dim, request.result_spec(shape)),
     )
 
 
@@ -257,49 +253,6 @@ def _sharded_over_all(tensor: Tensor, dim: int) -> TensorTopology:
     """The topology of a tensor that was scattered along every axis of its mesh."""
     coords = tensor.tensor_topology().mesh_coords()
     return TensorTopology(MeshShape([len(coords)]), [Shard(dim)], coords)
-
-
-def _reduce_scatter_stages(request: Request, dim: int, spec: TensorSpec) -> tuple[Composition, Sequence[PlannedTensor]]:
-    """The result, and room for what arrives while the program runs."""
-    c = Composition()
-    made = _reduce_scatter(c, PlannedTensor(request.tensor.spec), dim, spec, _attributes(request))
-    return c, [made]
-
-
-def _reduce_scatter(
-    c: Composition, x: PlannedTensor, dim: int, spec: TensorSpec, attributes: Hashable
-) -> PlannedTensor:
-    made = c.run("reduce_scatter", spec, x, options=(dim, attributes))
-    if spec.memory_config.interleaved:
-        both_sides = TensorSpec((2, *x.spec.shape), spec.dtype, spec.layout, memory_config=spec.memory_config)
-        c.free(c.allocate(both_sides))  # what arrives from the neighbours
-    return made
-
-
-def _attributes(request: Request) -> Hashable:
-    """What tells two programs of one collective apart beside the tensor's spec; the tensor's topology does not."""
-    return request["axis"], request["reduction"], key_of(request["topology"]), request.tensor.kind.presence
-
-
-def _all_reduce_stages(request: Request, n: int) -> tuple[Composition, Sequence[PlannedTensor]] | None:
-    """TT-NN: reduce_scatter into memory of its own, then all_gather; sharded tensors take one program."""
-    spec, final = request.tensor.spec, request.result_spec(request.tensor.shape)
-    grains = [32 if spec.layout is Layout.TILE and back >= -2 else 1 for back in range(-len(spec.shape), 0)]
-    dims = [i for i, extent in enumerate(spec.shape) if extent % (n * grains[i]) == 0]
-    c = Composition()
-    if not spec.memory_config.interleaved or not final.memory_config.interleaved or not dims or n == 1:
-        return None
-    shape = [*spec.shape]
-    shape[dims[-1]] //= n
-    part = TensorSpec(shape, final.dtype, spec.layout, memory_config=final.memory_config)
-    scattered = _reduce_scatter(c, PlannedTensor(spec), dims[-1], part, _attributes(request))
-    made = c.run("all_gather", final, scattered, options=(dims[-1], _gather_attributes(request)))
-    c.free(scattered)
-    return c, [made]
-
-
-def _gather_attributes(request: Request) -> Hashable:
-    return request["axis"], key_of(request["topology"]), request.tensor.kind.presence
 
 
 def decide_all_gather(request: Request) -> Decision:
@@ -335,14 +288,8 @@ def decide_all_gather(request: Request) -> Decision:
         groups.loads(plan, size * n, up=[size] * n, down=[size * n] * n),
         replicated_topology(tensor, request["axis"]),
         exchange_axes=groups.exchange_axes,
-        stages=_all_gather_stages(request, dim, request.result_spec(shape)),
+        stages=all_gather_stages(request, dim, request.result_spec(shape)),
     )
-
-
-def _all_gather_stages(request: Request, dim: int, spec: TensorSpec) -> tuple[Composition, Sequence[PlannedTensor]]:
-    c = Composition()
-    made = c.run("all_gather", spec, PlannedTensor(request.tensor.spec), options=(dim, _gather_attributes(request)))
-    return c, [made]
 
 
 def decide_gather_of_others(request: Request) -> Decision:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor as Lanes
 
-from ttmesh.base.dtypes import DataType, Layout
+from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout
 from ttmesh.base.errors import MeshError, ShapeError, require
 from ttmesh.chip.formats.tiles import Tile, tile_bytes
 from ttmesh.ops.attention.attention_scores import (
@@ -19,7 +19,8 @@ from ttmesh.ops.attention.attention_scores import (
     make_window_mask,
     reinterpret_tiles,
 )
-from ttmesh.ops.catalogue.definition import op
+from ttmesh.ops.catalogue.checks import require_dtype
+from ttmesh.ops.catalogue.definition import device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.configs.program_configs import PagedCacheGeometryOverride
 from ttmesh.ops.goldens import sdpa as goldens
@@ -28,6 +29,7 @@ from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 TILE = 32
+FORMATS = frozenset({DataType.BFLOAT16, *BLOCK_FLOATS})
 BFLOAT16_TILE = tile_bytes(DataType.BFLOAT16, Tile((32, 32)))
 FLOAT32_TILE = tile_bytes(DataType.FLOAT32, Tile((32, 32)))
 
@@ -64,12 +66,25 @@ def check_attention(call: Call) -> None:
     """Raise TT-NN's errors for inputs of attention over sequences."""
     q, k, v = (call[name].spec for name in ("input_tensor_q", "input_tensor_k", "input_tensor_v"))
     for spec in (q, k, v):
-        if len(spec.shape) != 4 or spec.layout is not Layout.TILE:
+        rank = len(spec.shape)
+        if rank != 4:
             raise ShapeError(
-                f"Inputs to SDPA must be tilized and of rank 4; got {spec.shape} in {spec.layout}",
-                expected="[batch, heads, sequence, head size] in TILE layout",
-                fix="Convert it with ttnn.reshape and ttnn.to_layout.",
+                f"ShapeBase[] index out of range. 3 not in [-4, {rank}); attention got {spec.shape}",
+                expected="[batch, heads, sequence, head size]",
+                fix="Convert it with ttnn.reshape.",
             )
+        if spec.layout is not Layout.TILE:
+            raise ShapeError(
+                f"Inputs to SDPA must be tilized; got {spec.layout}",
+                expected="TILE layout",
+                fix="Convert it with ttnn.to_layout.",
+            )
+        name = f"DataType::{spec.dtype.name}"
+        require_dtype(
+            spec, FORMATS, f"Data type of input tensor must be BFLOAT16, BFLOAT8_B, or BFLOAT4_B and is {name}"
+        )
+        wrong = "Operands to SDPA need to be DRAM/L1 interleaved"
+        require(spec.memory_config.interleaved, wrong, "interleaved memory", "Move it with ttnn.to_memory_config.")
     if q.shape[1] % k.shape[1]:
         raise ShapeError(
             f"Q num_heads must be divisible by K num_heads. Got Q: {q.shape[1]}, K: {k.shape[1]}",
@@ -132,6 +147,15 @@ def scaled_dot_product_attention(
         mask, causal = _add_masks(mask, _make_windows_mask(cu_window_seqlens, rows, keys, lane_axes), lane_axes), False
     sink = None if attention_sink is None else _scale_sink(attention_sink, q, scale)
     return attend_prefill(q, k, input_tensor_v, lane_axes, scale=scale, mask=mask, causal=causal, sink=sink)
+
+
+@device_operation("ttnn.transformer.scaled_dot_product_attention", out=attention_spec, scratch=prefill_scratch)
+def causal_attention(input_tensor_q: Lanes, input_tensor_k: Lanes, input_tensor_v: Lanes, lane_axes: int) -> Lanes:
+    """Attention over the tokens so far in any float format; TT-NN's own takes no float32, which training may use."""
+    mask, sink = None, None
+    return attend_prefill(
+        input_tensor_q, input_tensor_k, input_tensor_v, lane_axes, scale=None, mask=mask, causal=True, sink=sink
+    )
 
 
 def _scale_sink(sink: Lanes, q: Lanes, scale: float | None) -> Lanes:

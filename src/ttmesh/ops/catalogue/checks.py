@@ -55,8 +55,9 @@ def normalize_dims(dim: int | Sequence[int] | None, rank: int) -> tuple[int, ...
     given = (dim,) if isinstance(dim, int) else tuple(dim)
     dims = []
     for i, position in enumerate(given):
+        adjusted = position + rank if position < 0 else position
         wrong = (
-            f"Unsupported dim {position} at index {i}. After possible adjustment, needs to be at least 0 and less than rank "
+            f"Unsupported dim {adjusted} at index {i}. After possible adjustment, needs to be at least 0 and less than rank "
             f"{rank}, or exactly 0 for a rank 0 tensor."
         )
         dims.append(normalize_dim(position, rank, wrong))

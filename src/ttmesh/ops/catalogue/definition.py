@@ -23,6 +23,7 @@ from ttmesh.base.signals import signals
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.functions.queue_functions import command_queue, sub_device
 from ttmesh.mesh.queue.plan_table import Key
+from ttmesh.ops.catalogue.elementwise_compositions import check_composition, composition_stages
 from ttmesh.ops.catalogue.engine_defaults import EngineRule, engine_rules
 from ttmesh.ops.catalogue.input_rules import check_inputs
 from ttmesh.ops.catalogue.signatures import REQUIRED, overloads
@@ -100,6 +101,11 @@ class OpFunction(Gate):
         )
         all_parameters = {parameter for overload in self._overloads for parameter in overload.signature.parameters}
         self._on_sub_device = "subdevice_id" in all_parameters
+        self._numbers = tuple(
+            names.get(parameter, parameter)
+            for parameter, declared in first.items()
+            if isinstance(declared.default, bool | int | float) and parameter != "seeds"  # those may be a tensor
+        )
         self.runtime_names = frozenset(
             parameter for parameter in all_parameters if names.get(parameter, parameter) in runtime
         )
@@ -190,10 +196,12 @@ class OpFunction(Gate):
                 problems.append(f"{self.__name__}{overload.signature}: {reason}")
                 continue
             missing = [name for name, value in bound.items() if value is REQUIRED]
-            if not missing:
+            misplaced = [name for name in self._numbers if isinstance(bound.get(name), Tensor)]
+            if not missing and not misplaced:
                 check_plain_values(self.python_fully_qualified_name, bound)
                 return {**bound, **own_values} if own_values else bound
-            problems.append(f"{self.__name__}{overload.signature}: missing {missing}")
+            reason = f"missing {missing}" if missing else f"{misplaced[0]} is a ttnn.Tensor, not a number"
+            problems.append(f"{self.__name__}{overload.signature}: {reason}")
         if self.own_options:
             problems.append(f"ttmesh's own options: {', '.join(sorted(self.own_options))}")
         raise TypeError(
@@ -270,12 +278,12 @@ def device_operation(
             name,
             lane,
             out,
-            check=check_inputs(name, check),
+            check=check_composition(name, check_inputs(name, check)),
             topology=topology,
             runtime=frozenset(runtime),
             programs=programs,
             scratch=scratch,
-            stages=stages,
+            stages=stages or composition_stages(name),
             writes=writes,
             outputs=None if outputs is None else tuple(outputs),
             host=host,

@@ -89,17 +89,12 @@ _GENERIC = InputRule(
     "Only FLOAT32, BFLOAT16, BFLOAT8_B, and UINT32 are supported for generic reduction (INT32 is supported for "
     "MAX/MIN/SUM) - got {}",
 )
-_VARIANCE = InputRule(
-    frozenset({FLOAT32, BFLOAT16, BFLOAT8_B}),
-    "Only FLOAT32, BFLOAT16, and BFLOAT8_B are supported for Std/Var reduction - got {}",
-)
 _SCAN = InputRule(
     wrong_layout="The provided input tensor has a non-tile layout: ROW_MAJOR.",
     wrong_sharding="ttnn accumulation operations (cumprod, cumsum) do not support sharded input tensors.",
 )
 REDUCTION: Mapping[str, InputRule] = {
     **dict.fromkeys(("ttnn.sum", "ttnn.mean", "ttnn.max", "ttnn.min"), _GENERIC),
-    **dict.fromkeys(("ttnn.std", "ttnn.var"), _VARIANCE),
     **dict.fromkeys(("ttnn.cumsum", "ttnn.cumprod", "ttnn.moreh_cumsum"), _SCAN),
     "ttnn.sort": InputRule(
         frozenset({BFLOAT16, UINT16, FLOAT32}), "Input tensor data type must be BFLOAT16, UINT16, or FLOAT32, got {}"

@@ -8,7 +8,7 @@ import torch
 
 from ttmesh.base.core_work import num_cores_to_corerangeset
 from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
-from ttmesh.base.dtypes import DataType, Layout, TensorMemoryLayout
+from ttmesh.base.dtypes import DataType, Layout, ShardOrientation, TensorMemoryLayout
 from ttmesh.base.errors import ShapeError
 from ttmesh.tensor.calls.launch_op import Call, SpecRule
 from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
@@ -108,6 +108,30 @@ def fit_shards(config: MemoryConfig, spec: TensorSpec, source: MemoryConfig) -> 
     else:
         fitted = spec.block_sharded(shards.grid, shards.orientation)
     return MemoryConfig(config.memory_layout, config.buffer_type, fitted.memory_config.shard_spec)
+
+
+def refit_shards(config: MemoryConfig, spec: TensorSpec, source: MemoryConfig) -> MemoryConfig:
+    """The shards of a tensor that a reshape moved: blocks on as many of their cores as share it evenly."""
+    shards = source.shard_spec
+    if config.memory_layout is not TensorMemoryLayout.BLOCK_SHARDED or shards is None:
+        return fit_shards(config, spec, source)
+    box = shards.grid.bounding_box()
+    if box.size() != shards.grid.num_cores():
+        return MemoryConfig(buffer_type=config.buffer_type)
+    by_rows = shards.orientation is ShardOrientation.ROW_MAJOR
+    size = box.grid_size()
+    steps = (32, 32) if spec.layout is Layout.TILE else (1, 1)
+    down, across = (
+        next(n for n in range(most, 0, -1) if n == 1 or (extent % n == 0 and extent // n % step == 0))
+        for most, extent, step in zip(
+            (size.y, size.x) if by_rows else (size.x, size.y), spec.physical_shape, steps, strict=True
+        )
+    )
+    x, y = (across, down) if by_rows else (down, across)
+    start = box.start
+    cores = CoreRangeSet([CoreRange(start, CoreCoord(start.x + x - 1, start.y + y - 1))])
+    fitted = spec.block_sharded(cores, shards.orientation).memory_config.shard_spec
+    return MemoryConfig(config.memory_layout, config.buffer_type, fitted)
 
 
 def inherit_memory_config(spec: TensorSpec, shape: Sequence[int]) -> MemoryConfig:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-from ttmesh.base.cores import CoreCoord, CoreGrid, CoreRangeSet
-from ttmesh.ops.configs.activations import Activation, as_activation
+from ttmesh.base.cores import CoreCoord, CoreGrid, CoreRange, CoreRangeSet
+from ttmesh.ops.configs.activations import Activation, UnaryOpType, UnaryWithParam, as_activation
 
 ONE_CORE = CoreCoord(1, 1)
 
@@ -19,6 +20,29 @@ def corner(grid: Grid) -> CoreCoord:
     return CoreCoord(grid.x, grid.y) if isinstance(grid, (CoreCoord, CoreGrid)) else CoreCoord(*grid)
 
 
+def _to_plain(value: Any) -> Any:
+    """A field as JSON has it."""
+    if isinstance(value, CoreCoord):
+        return {"x": value.x, "y": value.y}
+    if isinstance(value, CoreRangeSet):
+        return [{"start": _to_plain(one.start), "end": _to_plain(one.end)} for one in value.ranges()]
+    if isinstance(value, UnaryWithParam):
+        return {"op_type": list(UnaryOpType).index(value.op_type), "param": [float(one) for one in value.params]}
+    return value
+
+
+def _from_plain(name: str, value: Any) -> Any:
+    """A field from what JSON has."""
+    if name == "compute_with_storage_grid_size":
+        return CoreCoord(value["x"], value["y"])
+    if name == "fused_activation" and isinstance(value, dict):
+        return UnaryWithParam(list(UnaryOpType)[value["op_type"]], *value["param"])
+    if isinstance(value, list):
+        corners = [(CoreCoord(**one["start"]), CoreCoord(**one["end"])) for one in value]
+        return CoreRangeSet([CoreRange(start, end) for start, end in corners])
+    return value
+
+
 class ConvertsFields:
     """Base class that converts grids and activations to one type whenever the field is set."""
 
@@ -28,6 +52,16 @@ class ConvertsFields:
         elif name == "fused_activation":
             value = as_activation(value)
         super().__setattr__(name, value)
+
+    def to_json(self) -> str:
+        """The fields in alphabetical order, as TT-NN writes them."""
+        found = {one.name: _to_plain(getattr(self, one.name)) for one in fields(self)}  # type: ignore[arg-type]
+        return json.dumps(found, sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> ConvertsFields:
+        """The config that to_json wrote."""
+        return cls(**{name: _from_plain(name, value) for name, value in json.loads(text).items()})
 
 
 @dataclass(unsafe_hash=True)
@@ -107,6 +141,7 @@ class MatmulMultiCoreReuseMultiCastDRAMShardedProgramConfig(ConvertsFields):
     per_core_M: int
     per_core_N: int
     fused_activation: Activation | None = None
+    num_workers_per_dram_bank: int = 1
 
 
 @dataclass(unsafe_hash=True)

@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ttmesh.base.dtypes import bfloat8_b, bfloat16, float32, int32, uint32
+from ttmesh.base.dtypes import DataType, bfloat8_b, bfloat16, float32, int32, uint32
 from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.elementwise.binary import OPERANDS, fuse_activations
-from ttmesh.ops.elementwise.binary_rules import binary_spec, check_broadcast
+from ttmesh.ops.elementwise.binary_rules import binary_spec, check_binary, check_broadcast
 from ttmesh.ops.elementwise.ternary import equalize_operands
 from ttmesh.ops.goldens import operands as goldens
 from ttmesh.ops.lane_functions.unary_functions import to_float32
-from ttmesh.ops.stages.composite_stages import outer_stages
+from ttmesh.ops.stages.composite_stages import outer_stages, polynomial_stages
 from ttmesh.tensor.calls.launch_op import Call
 
 EPSILON = 1.19209e-7  # the chip's sfpu_eps (tt-metal e4f9f0b wh_hal.cpp, bh_hal.cpp)
@@ -84,15 +84,16 @@ def _nextafter(a: Tensor, b: Tensor) -> Tensor:
     return torch.where(a < b, a - EPSILON, torch.where(a > b, a + EPSILON, a))
 
 
-for _name, _function, _golden in (
-    ("div_no_nan", _div_no_nan, goldens.BINARY["div_no_nan"]),
-    ("floor_div", _floor_div, goldens.BINARY["floor_div"]),
-    ("nextafter", _nextafter, goldens.nextafter),
+_check_nextafter = check_binary("NEXTAFTER", frozenset({DataType.BFLOAT16, DataType.FLOAT32}), mixed=False)
+for _name, _function, _golden, _check_formats in (
+    ("div_no_nan", _div_no_nan, goldens.BINARY["div_no_nan"], _check),
+    ("floor_div", _floor_div, goldens.BINARY["floor_div"], _check),
+    ("nextafter", _nextafter, goldens.nextafter, _check_nextafter),
 ):
     _lane = fuse_activations(_function)
     _lane.__doc__ = f"{_name} of two tensors, or of a tensor and a number."
     op(
-        f"ttnn.{_name}", golden=_golden, out=binary_spec(), check=_check, runtime=("input_tensor_b",),
+        f"ttnn.{_name}", golden=_golden, out=binary_spec(), check=_check_formats, runtime=("input_tensor_b",),
         names=OPERANDS,
     )(_lane)  # fmt: skip
 
@@ -114,7 +115,7 @@ def _check_polyval(call: Call) -> None:
     )
 
 
-@op("ttnn.polyval", golden=goldens.polyval, check=_check_polyval, runtime=("coeffs",), recheck=True)
+@op("ttnn.polyval", golden=goldens.polyval, check=_check_polyval, stages=polynomial_stages)
 def polyval(input_tensor_a: Tensor, coeffs: Sequence[float]) -> Tensor:
     """A polynomial, highest power first."""
     return _polyval(input_tensor_a, coeffs)

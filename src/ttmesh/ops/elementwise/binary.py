@@ -376,7 +376,7 @@ def _div_lane(
 div = op(
     "ttnn.div", golden=goldens.div, out=binary_spec(_div_dtype, takes_dtype=False), check=check_div,
     programs=binary_programs("DIV"), scratch=binary_buffers, runtime=("input_tensor_b",), names=OPERANDS,
-    specialise=_specialise_division,
+    stages=row_shard_stages("DIV"), specialise=_specialise_division,
 )(_div_lane)  # fmt: skip
 alias("ttnn.divide", div)
 divide_ = op(

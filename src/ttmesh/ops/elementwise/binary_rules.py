@@ -104,10 +104,10 @@ def check_options(call: Call) -> None:
         "Leave one of the two out.",
     )
     given = call.outputs[0] if call.outputs else None
-    if given is None or given is call.tensors[0]:
+    if given is None:
         return
     wrong = "If both output dtype and output tensor provided dtype should match"
-    require(call["dtype"] is None or call["dtype"] is given.dtype, wrong, f"dtype={given.dtype}", "Leave dtype out.")
+    require(call["dtype"] in (None, given.dtype), wrong, f"dtype={given.dtype}", "Leave dtype out.")
     require(
         any(spec.layout is Layout.TILE for spec in call.specs),
         "Optional output tensor with Row Major input is not supported right now for Elementwise operations",

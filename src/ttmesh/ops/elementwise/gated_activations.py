@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ttmesh.base.dtypes import TILE_LAYOUT, DataType, Layout, TensorMemoryLayout, bfloat16, float32, int32
+from ttmesh.base.dtypes import INTEGERS, TILE_LAYOUT, DataType, Layout, TensorMemoryLayout, bfloat16, float32, int32
 from ttmesh.base.errors import MeshError, ShapeError, require
 from ttmesh.ops.catalogue.definition import OpFunction, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, fit_shards, like_first
@@ -18,10 +18,11 @@ from ttmesh.ops.elementwise.ternary import equalize_operands
 from ttmesh.ops.goldens import movement, reduction
 from ttmesh.ops.goldens import operands as goldens
 from ttmesh.ops.lane_functions.unary_functions import to_float32
-from ttmesh.ops.stages.composite_stages import gate_stages, normalize_stages
+from ttmesh.ops.stages.composite_stages import gate_stages, normalize_stages, spread_hw_stages
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
+ACTIVATIONS = {"glu": "SIGMOID", "reglu": "", "geglu": "GELU", "swiglu": "SILU"}
 GATES: dict[str, Callable[[Tensor], Tensor]] = {
     "glu": torch.sigmoid, "reglu": torch.relu, "geglu": functional.gelu, "swiglu": functional.silu,
 }  # fmt: skip
@@ -38,6 +39,18 @@ def _check_halves(call: Call) -> None:
             expected=f"dim -1 or 3 of a multiple of {TWO_TILES}, not dim {dim} of {spec.shape[-1]}",
             fix="Pad the last dim.",
         )
+
+
+def _check_gate(activation: str) -> Callable[[Call], None]:
+    """The halves, and the format that the activation of the second half takes."""
+
+    def check(call: Call) -> None:
+        _check_halves(call)
+        dtype = call.specs[0].dtype
+        wrong = f"Unary: UnaryOpType::{activation} does not support integer input dtype DataType::{dtype.name}"
+        require(not activation or dtype not in INTEGERS, wrong, "a float format", "Convert it with ttnn.typecast.")
+
+    return check
 
 
 def _halves_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
@@ -58,7 +71,11 @@ def _define_gate(name: str, gate: Callable[[Tensor], Tensor]) -> OpFunction:
 
     lane.__doc__ = f"First half of the last dim times {name.removesuffix('glu') or 'sigmoid'} of the second."
     return op(
-        f"ttnn.{name}", golden=goldens.GATES[name], out=_halves_spec, check=_check_halves, stages=gate_stages(name)
+        f"ttnn.{name}",
+        golden=goldens.GATES[name],
+        out=_halves_spec,
+        check=_check_gate(ACTIVATIONS[name]),
+        stages=gate_stages(name),
     )(lane)
 
 
@@ -293,13 +310,14 @@ def _variance_hw(x: Tensor, *, root: bool) -> Tensor:
     "ttnn.var_hw",
     golden=reduction.var_hw,
     check=_check_square_tiles,
+    stages=spread_hw_stages(root=False),
 )
 def var_hw(input_tensor: Tensor) -> Tensor:
     """The variance over the last two dims, biased; the dims stay with length 1."""
     return _variance_hw(input_tensor, root=False)
 
 
-@op("ttnn.std_hw", golden=reduction.std_hw, check=_check_square_tiles)
+@op("ttnn.std_hw", golden=reduction.std_hw, check=_check_square_tiles, stages=spread_hw_stages(root=True))
 def std_hw(input_tensor: Tensor) -> Tensor:
     """The standard deviation over the last two dims, biased; the dims stay with length 1."""
     return _variance_hw(input_tensor, root=True)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.special import polygamma
 
-from ttmesh.base.errors import MeshError
+from ttmesh.base.errors import MeshError, require
 from ttmesh.ops.catalogue.definition import OpFunction, op
 from ttmesh.ops.catalogue.spec_rules import make_like_rule
 from ttmesh.ops.goldens import autodiff as goldens
@@ -199,7 +199,13 @@ def _check_experimental_gelu(call: Call) -> None:
         )
 
 
-CHECKS = {"gelu": _check_gelu, "pow": _check_exponent}
+def _check_bounds(call: Call) -> None:
+    wrong = "Only one of 'min' or 'max' can be None. Please provide one value"
+    given = call["min"] is not None or call["max"] is not None
+    require(given, wrong, "a lower or an upper bound", "Pass min=, max= or both.")
+
+
+CHECKS = {"gelu": _check_gelu, "pow": _check_exponent, "clamp": _check_bounds, "clip": _check_bounds}
 
 
 def _define_gradient(name: str, gradient: Gradient) -> OpFunction:
@@ -214,7 +220,7 @@ def _define_gradient(name: str, gradient: Gradient) -> OpFunction:
         golden=goldens.UNARY_BW[name],
         out=make_like_rule(1),
         check=CHECKS.get(name),
-        recheck=name == "pow",
+        recheck=name in ("pow", "clamp", "clip"),
         runtime=[p.name for p in options if p.name not in ("approximate", "rounding_mode")],
         outputs=("input_grad",),
         takes=["grad_tensor", "input_tensor", *(p.name for p in options)],

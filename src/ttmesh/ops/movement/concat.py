@@ -14,6 +14,7 @@ from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import movement as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims
 from ttmesh.ops.movement.permute import transpose
+from ttmesh.ops.movement.repeated_shards import repeat_spec
 from ttmesh.ops.movement.reshape import reshape_tensor, unsqueeze
 from ttmesh.ops.movement.slice_ops import slice_
 from ttmesh.ops.pool.resample import upsample
@@ -234,6 +235,7 @@ def _repeat_alias(call: Call) -> Sequence[int] | None:
 @op(
     "ttnn.repeat",
     golden=goldens.repeat,
+    out=repeat_spec,
     check=_check_repeat,
     programs=_repeat_programs,
     stages=repeat_stages,

@@ -10,11 +10,13 @@ import torch
 from ttmesh.base.dtypes import BLOCK_FLOATS, Layout, PrintedEnum, TensorMemoryLayout
 from ttmesh.base.errors import MeshError, ShapeError, require
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
-from ttmesh.ops.catalogue.spec_rules import Inferred, fit_shards
+from ttmesh.ops.catalogue.spec_rules import Inferred, refit_shards
 from ttmesh.ops.goldens import movement as goldens
 from ttmesh.ops.movement.copy_ops import fill_implicit_tile_padding
+from ttmesh.ops.movement.repeated_shards import repeat_spec
 from ttmesh.ops.movement.reshard import interleaved_to_sharded, sharded_to_interleaved
 from ttmesh.ops.stages.movement_stages import reshape_stages
+from ttmesh.ops.stages.rows_stages import repeat_stages
 from ttmesh.tensor import operators
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.kind import kind_of
@@ -98,7 +100,7 @@ def _copy_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
             "memory_config or omit memory_config to inherit it from the input tensor."
         )
         require(source.shard_spec is not None, wrong, "a shard_spec", "Pass a memory_config with a shard_spec.")
-        config = fit_shards(config, plain, source)
+        config = refit_shards(config, plain, source)
     return [TensorSpec(shape, spec.dtype, spec.layout, tile=tile, memory_config=config)]
 
 
@@ -314,7 +316,7 @@ def _expand_alias(call: Call) -> Sequence[int] | None:
     return full if prod(full) == prod(local) else None
 
 
-@op("ttnn.expand", golden=goldens.expand, alias=_expand_alias)
+@op("ttnn.expand", golden=goldens.expand, out=repeat_spec, stages=repeat_stages, alias=_expand_alias)
 def expand(input_tensor: torch.Tensor, output_shape: Sequence[int], lane_axes: int) -> torch.Tensor:
     """The values repeated along dims of length 1 until the shape is reached; -1 keeps a dim."""
     local, mesh = input_tensor.shape[lane_axes:], input_tensor.shape[:lane_axes]

@@ -13,6 +13,7 @@ from ttmesh.ops.catalogue.checks import normalize_dim, require_dtype, require_ti
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import make_like_rule
 from ttmesh.ops.goldens import reduction as goldens
+from ttmesh.ops.stages.order_stages import scan_stages
 from ttmesh.tensor.calls.launch_op import Call
 
 Scan = Callable[[torch.Tensor, int], torch.Tensor]
@@ -41,14 +42,14 @@ def _check_scan(call: Call) -> None:
         )
 
 
-@op("ttnn.cumsum", golden=goldens.cumsum, check=_check_scan, outputs=("out",))
+@op("ttnn.cumsum", golden=goldens.cumsum, check=_check_scan, stages=scan_stages("sum"), outputs=("out",))
 def cumsum(input: torch.Tensor, dim: int, reverse_order: bool, lane_axes: int) -> torch.Tensor:
     """Cumulative sum along a dim."""
     rank = input.dim() - lane_axes
     return accumulate(input, normalize_dim(dim, rank), reverse_order, torch.cumsum) if rank else input
 
 
-@op("ttnn.cumprod", golden=goldens.cumprod, check=_check_scan, outputs=("out",))
+@op("ttnn.cumprod", golden=goldens.cumprod, check=_check_scan, stages=scan_stages("product"), outputs=("out",))
 def cumprod(input_tensor: torch.Tensor, dim: int, reverse_order: bool, lane_axes: int) -> torch.Tensor:
     """Cumulative product along a dim."""
     rank = input_tensor.dim() - lane_axes

@@ -8,13 +8,15 @@ from math import prod as math_prod
 import torch
 
 from ttmesh.base.core_work import num_cores_to_corerangeset
+from ttmesh.base.cores import CoreRangeSet
 from ttmesh.base.dtypes import BLOCK_FLOATS, INTEGERS, DataType, Layout, TensorMemoryLayout
 from ttmesh.base.errors import ShapeError, require
 from ttmesh.chip.numerics import engine
 from ttmesh.ops.catalogue.checks import normalize_dim, normalize_dims, require_dtype
 from ttmesh.ops.catalogue.definition import op
-from ttmesh.ops.catalogue.spec_rules import Inferred, fit_shards, make_output_spec
+from ttmesh.ops.catalogue.spec_rules import Inferred, fit_shards, make_output_spec, refit_shards
 from ttmesh.ops.goldens import reduction as goldens
+from ttmesh.ops.stages.movement_stages import is_reshape_view
 from ttmesh.ops.stages.reduction_stages import product_stages, reduce_stages, spread_stages
 from ttmesh.tensor.calls.lane_calls import Lane
 from ttmesh.tensor.calls.launch_op import Call, Case, Specialise
@@ -150,11 +152,24 @@ def _sum_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     layout = call["output_layout"]
     if layout is None:
         layout = Layout.ROW_MAJOR if _stays_row_major(call) else Layout.TILE
-    return [_reduced_spec(call, inferred[0][0], layout)]
+    return [_result_spec(call, inferred[0][0], layout)]
 
 
 def _tiled_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    return [_reduced_spec(call, inferred[0][0], Layout.TILE)]
+    return [_result_spec(call, inferred[0][0], Layout.TILE)]
+
+
+def _result_spec(call: Call, shape: Sequence[int], layout: Layout) -> TensorSpec:
+    """What comes out: blocks from which dims were taken by a copy are sharded as a reshape shards them."""
+    result = _reduced_spec(call, shape, layout)
+    config, spec = result.memory_config, call.specs[0]
+    if config.memory_layout is not TensorMemoryLayout.BLOCK_SHARDED or config.shard_spec is None or call["keepdim"]:
+        return result
+    dims = normalize_dims(call["dim"], len(spec.shape))
+    kept = [1 if i - len(spec.shape) in dims else extent for i, extent in enumerate(spec.shape)]
+    if is_reshape_view(_reduced_spec(call, kept, layout), shape, config):
+        return result
+    return result.with_memory_config(refit_shards(config, TensorSpec(shape, spec.dtype, layout), config))
 
 
 def _reduced_spec(call: Call, shape: Sequence[int], layout: Layout) -> TensorSpec:
@@ -191,10 +206,10 @@ def _turn_single_shard(config: MemoryConfig, spec: TensorSpec, call: Call) -> Me
     """Height shards of which the reshaped result fills one are width shards for TT-NN."""
     shards = config.shard_spec
     dims = normalize_dims(call["dim"], len(call.specs[0].shape))
-    copied = any(dim >= -2 for dim in dims) and (not call["keepdim"] or len(dims) > 1)
+    copied = any(dim >= -2 for dim in dims)
     if not copied or shards is None or config.memory_layout is not TensorMemoryLayout.HEIGHT_SHARDED:
         return config
-    if len(spec.shape) < 2 or shards.shape[0] < spec.physical_shape[0]:
+    if shards.shape[0] < spec.physical_shape[0]:
         return config
     return MemoryConfig(TensorMemoryLayout.WIDTH_SHARDED, config.buffer_type, shards)
 
@@ -244,10 +259,16 @@ def _check_product_cores(call: Call, output_spec: TensorSpec) -> None:
     cores = num_cores_to_corerangeset(min(tiles, grid_size.x * grid_size.y), grid_size, row_wise=False)
     require(
         cores.contains(shards.grid),
-        f"Prod_nc output shard grid {shards.grid.str()} must be contained in program core grid {cores.str()}",
+        f"Prod_nc output shard grid {_print_cores(shards.grid)} must be contained in program core grid "
+        f"{_print_cores(cores)}",
         "shards on the cores that compute them",
         "Reshard it with ttnn.to_memory_config.",
     )
+
+
+def _print_cores(cores: CoreRangeSet) -> str:
+    """Cores as TT-NN's messages print them."""
+    return "{" + ", ".join(f"[{one.start} - {one.end}]" for one in cores.ranges()) + "}"
 
 
 def _check_sum(call: Call) -> None:
@@ -268,6 +289,18 @@ def _check_mean(call: Call) -> None:
         dtype not in INTEGERS, f"ttnn.mean does not support integer inputs - got {dtype}.", "floats", "Typecast first."
     )
     _check_sum(call)
+
+
+def _check_spread(call: Call) -> None:
+    """Dims come first; where nothing is reduced TT-NN fills the result, whatever the format."""
+    spec = call.specs[0]
+    dims = normalize_dims(call["dim"], len(spec.shape))
+    if math_prod(spec.shape[dim] for dim in dims) == 1:
+        return
+    wrong = (
+        f"Only FLOAT32, BFLOAT16, and BFLOAT8_B are supported for Std/Var reduction - got DataType::{spec.dtype.name}"
+    )
+    require_dtype(spec, {DataType.FLOAT32, DataType.BFLOAT16, DataType.BFLOAT8_B}, wrong)
 
 
 def _check_product(call: Call) -> None:
@@ -322,6 +355,10 @@ min_ = op(
     stages=reduce_stages("min", _reduced_spec),
     specialise=_specialise(torch.amin),
 )(_make_extreme(torch.amin, torch.amax))
-var = op("ttnn.var", golden=goldens.var, out=_tiled_spec, stages=spread_stages(_reduced_spec))(_variance)
-std = op("ttnn.std", golden=goldens.std, out=_tiled_spec, stages=spread_stages(_reduced_spec))(_standard_deviation)
+var = op("ttnn.var", golden=goldens.var, out=_tiled_spec, check=_check_spread, stages=spread_stages(_reduced_spec))(
+    _variance
+)
+std = op("ttnn.std", golden=goldens.std, out=_tiled_spec, check=_check_spread, stages=spread_stages(_reduced_spec))(
+    _standard_deviation
+)
 prod = op("ttnn.prod", golden=goldens.prod, out=_product_spec, check=_check_product, stages=product_stages)(_product)

@@ -10,7 +10,7 @@ from ttmesh.ops.catalogue.checks import normalize_dim, require_dtype, require_in
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import reduction as goldens
-from ttmesh.ops.stages.reduction_stages import sort_stages
+from ttmesh.ops.stages.order_stages import sort_stages, topk_stages
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
@@ -145,7 +145,7 @@ def _topk_specs(call: Call, inferred: Inferred) -> list[TensorSpec]:
     ]
 
 
-@op("ttnn.topk", golden=goldens.topk, out=_topk_specs, check=_check_topk)
+@op("ttnn.topk", golden=goldens.topk, out=_topk_specs, check=_check_topk, stages=topk_stages)
 def topk(
     input_tensor: torch.Tensor,
     k: int,

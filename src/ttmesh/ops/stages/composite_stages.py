@@ -5,11 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from ttmesh.base.dtypes import DataType, Layout
-from ttmesh.ops.stages.movement_stages import reshape, tile_spec
+from ttmesh.base.dtypes import INTEGERS, DataType, Layout
+from ttmesh.ops.stages.movement_stages import fill_padding, reshape, tile_spec, typecast
 from ttmesh.tensor.calls.call_stages import Composition, PlannedTensor
 from ttmesh.tensor.calls.launch_op import Call, StageRule
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
+
+PROMOTES = frozenset({"MUL", "DIV"})  # take an integer operand beside a float one
+# binary operations that TT-NN runs as unary ones where the second operand is a number: they take rows as they are
+WITH_NUMBER = frozenset(
+    {
+        "POWER",
+        "MAXIMUM",
+        "MINIMUM",
+        "REMAINDER",
+        "FMOD",
+        "BIAS_GELU",
+        "BITWISE_AND",
+        "BITWISE_OR",
+        "BITWISE_XOR",
+        "LEFT_SHIFT",
+        "RIGHT_SHIFT",
+    }
+)
 
 
 def gate_stages(activation: str) -> StageRule:
@@ -61,6 +79,50 @@ def normalize_stages(*, whole: bool) -> StageRule:
     return stages
 
 
+def spread_hw_stages(*, root: bool) -> StageRule:
+    """var_hw and std_hw: mean, difference, square, mean of the squares, and its root."""
+
+    def stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Composition, Sequence[PlannedTensor]] | None:
+        c, final = Composition(), results[0]
+        x = PlannedTensor(call.specs[0])
+        dtype, config = x.spec.dtype, final.memory_config
+        if x.spec.layout is not Layout.TILE or x.spec.memory_config.is_sharded() or len(x.spec.shape) != 4:
+            return None
+        fill_padding(c, x, 0.0)
+        mean = _reduce_matrix(c, x, "mean", dtype)
+        centred = c.run("bcast", x.spec.with_memory_config(config), x, mean)
+        c.launch(("SQUARE", dtype, config))
+        squares = c.allocate(centred.spec)
+        fill_padding(c, squares, 0.0)
+        made = _reduce_matrix(c, squares, "sum", DataType.FLOAT32 if dtype is DataType.BFLOAT16 else dtype)
+        for stage in (squares, centred, mean):
+            c.free(stage)
+        if root:
+            c.launch(("SQRT", dtype, config))
+            made = c.replace(made, c.allocate(made.spec))
+        return c, [c.view(made, final)]
+
+    return stages
+
+
+def polynomial_stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Composition, Sequence[PlannedTensor]] | None:
+    """Horner's rule: a multiplication and an addition per power, each into new memory."""
+    c, final = Composition(), results[0]
+    powers = len(call["coeffs"]) - 1
+    kind = (final.dtype, final.layout, final.memory_config)
+    if powers < 1:
+        c.launch(("FILL", *kind))
+        return c, [c.allocate(final)]
+    now: PlannedTensor | None = None
+    for _ in range(powers):
+        for program in ("MUL" if now is not None else "MUL number", "ADD number"):
+            c.launch((program, *kind))
+            made = c.allocate(final)
+            now = made if now is None else c.replace(now, made)
+    assert now is not None, "a polynomial of degree one or more has a first product"
+    return c, [now]
+
+
 def _reduce_matrix(c: Composition, x: PlannedTensor, kind: str, between: DataType) -> PlannedTensor:
     """Both axes of a matrix: width, then height."""
     batches, config = x.spec.shape[:-2], x.spec.memory_config
@@ -87,11 +149,29 @@ def outer_stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Composition
     return c, [made]
 
 
+def _promote_stages(op_type: str, call: Call, final: TensorSpec) -> tuple[Composition, Sequence[PlannedTensor]]:
+    """Integers become floats of the other operand's width first."""
+    c, specs = Composition(), call.specs
+    wide = any(spec.dtype is DataType.FLOAT32 for spec in specs)
+    wanted = DataType.FLOAT32 if wide else DataType.BFLOAT16
+    operands = [PlannedTensor(spec) for spec in specs]
+    operands = [typecast(c, x, wanted) if x.spec.dtype in INTEGERS else x for x in operands]
+    c.launch((op_type, "promoted", tuple((x.spec.dtype, x.spec.memory_config, x.spec.layout) for x in operands)))
+    made = c.allocate(final)
+    for operand in operands:
+        c.free(operand)
+    return c, [made]
+
+
 def row_shard_stages(op_type: str) -> StageRule:
     """Rows in shards are computed on in tiles: into tiles, the program, and out of them again."""
 
     def stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Composition, Sequence[PlannedTensor]] | None:
         final, c = results[0], Composition()
+        if op_type in WITH_NUMBER and len(call.specs) == 1:
+            return None
+        if op_type in PROMOTES and len({spec.dtype in INTEGERS for spec in call.specs}) == 2 and not any(call.outputs):
+            return _promote_stages(op_type, call, final)
         in_rows = all(spec.layout is Layout.ROW_MAJOR for spec in call.specs)
         sharded = any(spec.memory_config.is_sharded() for spec in call.specs)
         if not in_rows or not sharded or final.layout is not Layout.ROW_MAJOR or call.outputs:

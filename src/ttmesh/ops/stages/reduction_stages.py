@@ -9,7 +9,6 @@ from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout
 from ttmesh.ops.catalogue.checks import normalize_dim, normalize_dims
 from ttmesh.ops.stages.movement_stages import (
     fill_padding,
-    has_padding,
     permute,
     reshape,
     slice_front,
@@ -22,7 +21,7 @@ from ttmesh.ops.stages.movement_stages import (
 from ttmesh.tensor.calls.call_keys import key_of
 from ttmesh.tensor.calls.call_stages import Composition, PlannedTensor
 from ttmesh.tensor.calls.launch_op import Call, StageRule
-from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
+from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 SUM, MEAN, MAX, MIN = "sum", "mean", "max", "min"
@@ -268,18 +267,3 @@ def _product_over_dim(
     if moved.allocation != four.allocation:
         c.free(moved)
     return shaped
-
-
-def sort_stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Composition, Sequence[PlannedTensor]] | None:
-    """Sharded tensors are sorted in DRAM along the last dim, and values and indices come back into shards."""
-    spec, c = call.specs[0], Composition()
-    last = bool(spec.shape) and call["dim"] % len(spec.shape) == len(spec.shape) - 1
-    if not spec.memory_config.is_sharded() or not last or has_padding(spec) or any(call.outputs):
-        return None
-    plain = c.run("sharded_to_interleaved", spec.with_memory_config(DRAM_MEMORY_CONFIG), PlannedTensor(spec))
-    c.launch(("sort", plain.spec, call["descending"]))
-    sorted_ = [c.allocate(made.with_memory_config(DRAM_MEMORY_CONFIG)) for made in results]
-    back = [c.run("interleaved_to_sharded", made, stage) for made, stage in zip(results, sorted_, strict=True)]
-    for stage in (*sorted_, plain):
-        c.free(stage)
-    return c, back

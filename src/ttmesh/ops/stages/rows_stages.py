@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from operator import and_
 
 from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout
 from ttmesh.ops.catalogue.checks import normalize_dim
@@ -68,39 +69,87 @@ def pad_stages(call: Call, results: Sequence[TensorSpec]) -> Composed | None:
 
 
 def repeat_stages(call: Call, results: Sequence[TensorSpec]) -> Composed | None:
-    """A program for every dim that is repeated, from the last; unaligned tiles are repeated in rows."""
+    """A program for every dim that is repeated; tiles that are not filled there are repeated in rows."""
     spec, c, final = call.specs[0], Composition(), results[0]
-    shape, counts = list(spec.shape), [int(count) for count in call["repeat_dims"]]
-    if not prod(final.shape) or spec.memory_config.is_sharded() or not shape or all(count == 1 for count in counts):
+    if not prod(final.shape) or not spec.shape or any(call.outputs):
         return None
-    rank = max(len(shape), len(counts))
-    shape, counts = [1] * (rank - len(shape)) + shape, [1] * (rank - len(counts)) + counts
-    x = PlannedTensor(spec)
-    in_rows = spec.layout is Layout.ROW_MAJOR or spec.shape[-1] % 32 != 0 or (spec.shape[-2:-1] or (1,))[0] % 32 != 0
-    across = any(count > 1 for count in counts[-2:]) if spec.layout is Layout.TILE else False
-    rows = in_rows and (across or spec.layout is Layout.ROW_MAJOR)
-    now = untilize(c, x, "untilize_codegen") if rows else x
-    for dim in range(rank - 3, 0, -1):  # along a dim of length 1 the next one is repeated more often
+    shape = [1] * (len(final.shape) - len(spec.shape)) + list(spec.shape)
+    counts = [after // before for after, before in zip(final.shape, shape, strict=True)]
+    if all(count == 1 for count in counts):
+        return None
+    for dim in range(len(shape) - 3, 0, -1):  # along a dim of length 1 the next one is repeated more often
         if shape[dim - 1] == 1 and counts[dim] > 1 and counts[dim - 1] > 1:
             counts[dim], counts[dim - 1] = counts[dim] * counts[dim - 1], 1
-    for dim in range(rank - 1, -1, -1):
+    if spec.layout is Layout.ROW_MAJOR:
+        made = _repeat_rows(c, PlannedTensor(spec), shape, counts, final)
+    else:
+        made = _repeat_tiles(c, PlannedTensor(spec), shape, counts, final)
+    return c, [c.view(made, final)]
+
+
+def _repeat_tiles(
+    c: Composition, x: PlannedTensor, shape: list[int], counts: list[int], final: TensorSpec
+) -> PlannedTensor:
+    """Tiles are repeated from the first dim on; more than four dims are interleaved for that."""
+    spec, several = x.spec, len(shape) > 4
+    ragged = [n % 32 != 0 for n in (1, *shape)[-2:]]
+    repeats = [count > 1 for count in (1, *counts)[-2:]]
+    in_rows = any(map(and_, ragged, repeats)) or (several and any(ragged))
+    if in_rows:
+        older = several or spec.dtype in BLOCK_FLOATS
+        rows = untilize(c, x, "untilize" if older else "untilize_codegen")
+        plain = row_spec(final.shape, rows.spec.dtype, interleave(final.memory_config))
+        made = _repeat_dims(c, rows, shape, counts, [plain.memory_config] * len(shape), older=older)
+        return c.replace(made, c.run("tilize", final, made))
+    config = final.memory_config
+    plain_config = interleave(config)
+    if several and config.is_sharded():
+        leaves = spec.memory_config.is_sharded()
+        now = c.run("sharded_to_interleaved", spec.with_memory_config(plain_config), x) if leaves else x
+        made = _repeat_dims(c, now, shape, counts, [plain_config] * len(shape), older=True)
+        return c.replace(made, c.run("interleaved_to_sharded", final, made))
+    last = max(dim for dim, count in enumerate(counts) if count > 1)
+    configs = [config if dim == last else plain_config for dim in range(len(shape))]
+    return _repeat_dims(c, x, shape, counts, configs, older=several, forwards=not several)
+
+
+def _repeat_rows(
+    c: Composition, x: PlannedTensor, shape: list[int], counts: list[int], final: TensorSpec
+) -> PlannedTensor:
+    """Rows are repeated from the last dim on; shards that split rows are joined before and made again after."""
+    held, config = x.spec.memory_config.shard_spec, final.memory_config
+    whole = held is None or held.shape[1] == x.spec.shape[-1]
+    now = x
+    if not whole and counts[-1] > 1:
+        now = c.run("sharded_to_interleaved", x.spec.with_memory_config(DRAM_MEMORY_CONFIG), x)
+    steps = config if whole else interleave(config)
+    made = _repeat_dims(c, now, shape, counts, [steps] * len(shape), older=len(shape) > 4)
+    if steps != config:
+        made = c.replace(made, c.run("interleaved_to_sharded", final, made))
+    return made
+
+
+def _repeat_dims(
+    c: Composition,
+    x: PlannedTensor,
+    shape: Sequence[int],
+    counts: Sequence[int],
+    configs: Sequence[MemoryConfig],
+    *,
+    older: bool,
+    forwards: bool = False,
+) -> PlannedTensor:
+    """One program per dim that is repeated; what a program of this call made goes back once it was read."""
+    rank, now, grown = len(shape), x, list(shape)
+    for dim in range(rank) if forwards else range(rank - 1, -1, -1):
         if counts[dim] == 1:
             continue
-        shape[dim] *= counts[dim]
-        dtype = now.spec.dtype
-        layout = now.spec.layout
-        made_spec = TensorSpec(tuple(shape), dtype, layout, memory_config=final.memory_config)
-        made = c.run("repeat", made_spec, now, options=(dim - rank, counts[dim]))
-        if now is not x:
-            c.free(now)
+        grown[dim] *= counts[dim]
+        spec = TensorSpec(tuple(grown), now.spec.dtype, now.spec.layout, memory_config=configs[dim])
+        made = c.run("repeat" if older else "repeat_codegen", spec, now, options=(dim - rank, counts[dim]))
+        c.free(now)
         now = made
-    if rows and spec.layout is Layout.TILE:
-        tiled = tilize_rows(c, now, final.memory_config)
-        now = c.replace(now, tiled)
-        if tiled.spec.dtype is not final.dtype:
-            narrow = typecast(c, tiled, final.dtype)
-            now = c.replace(tiled, narrow)
-    return c, [c.view(now, final)]
+    return now
 
 
 def concat_stages(call: Call, results: Sequence[TensorSpec]) -> Composed | None:
