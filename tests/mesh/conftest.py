@@ -11,7 +11,7 @@ from ttmesh.base import settings
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.geometry import MeshShape
 from ttmesh.chip.cells import Cell
-from ttmesh.mesh.allocation.buffer import Buffer
+from ttmesh.mesh.allocation.heap import Buffer
 from ttmesh.mesh.device.mesh_device import MeshDevice, list_open_meshes
 from ttmesh.mesh.device.opening import close_mesh_device, open_mesh_device
 from ttmesh.mesh.queue.command_queue import Cells, Command

@@ -21,8 +21,8 @@ from ttmesh.base.dtypes import FLOATS
 from ttmesh.base.errors import MeshError
 from ttmesh.nn.autograd.backward_step import key_of, step_back
 from ttmesh.nn.autograd.local_ops import constant
-from ttmesh.nn.autograd.node_rules import Key, Node
-from ttmesh.nn.autograd.node_rules import rule as rule
+from ttmesh.nn.autograd.rule_registry import Key, Node
+from ttmesh.nn.autograd.rule_registry import rule as rule
 from ttmesh.ops.catalogue.definition import OpFunction
 from ttmesh.ops.elementwise.binary import binary
 from ttmesh.ops.movement.reshape import reshape

@@ -9,7 +9,7 @@ from ttmesh.base.cores import CoreRangeSet
 from ttmesh.base.dtypes import DataType
 from ttmesh.base.errors import MeshError
 from ttmesh.chip.formats.tiles import tile_bytes
-from ttmesh.mesh.allocation.buffer import Buffer
+from ttmesh.mesh.allocation.heap import Buffer
 
 MAX_CIRCULAR_BUFFERS = 32  # per core, on both chip generations (tt-metal e4f9f0b, circular_buffer_constants.h)
 

@@ -12,7 +12,7 @@ from ttmesh.base.dtypes import DataType, MathFidelity, PrintedEnum
 from ttmesh.base.errors import MeshError
 from ttmesh.base.geometry import MeshCoordinateRange
 from ttmesh.chip.formats.tiles import TILE_HEIGHT, TILE_WIDTH, Tile
-from ttmesh.mesh.allocation.buffer import Buffer
+from ttmesh.mesh.allocation.heap import Buffer
 from ttmesh.programs.program import DataMovementProcessor, KernelFunction
 from ttmesh.programs.runtime_args import RuntimeArgs
 

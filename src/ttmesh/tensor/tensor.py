@@ -14,7 +14,7 @@ from ttmesh.base.dtypes import Layout, StorageType
 from ttmesh.base.errors import DeallocatedError, MeshError, ShapeError
 from ttmesh.base.geometry import MeshCoordinate, MeshShape
 from ttmesh.chip.formats.storage import torch_dtype
-from ttmesh.mesh.allocation.buffer import Buffer
+from ttmesh.mesh.allocation.heap import Buffer
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.queue.command_queue import Command, CommandQueue
 from ttmesh.mesh.ranks.rank_block import RankBlock

@@ -20,7 +20,7 @@ import ttmesh.ttnn as ttnn
 from ttmesh.base import settings
 from ttmesh.base.errors import TraceError
 from ttmesh.ops.catalogue import families
-from ttmesh.tensor.calls.call_keys import key_of
+from ttmesh.tensor.calls.plan_keys import key_of
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 
 SCHEDULES = ("eager", "async", "adversarial", "trace")

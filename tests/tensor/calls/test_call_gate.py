@@ -12,11 +12,11 @@ import torch
 import ttmesh.ttnn as ttnn
 from ttmesh.base.dtypes import BufferType
 from ttmesh.ops.catalogue.definition import device_operation
-from ttmesh.tensor.calls.call_keys import key_of
 from ttmesh.tensor.calls.call_routes import BoundRoute, PlanRoute, ViewRoute
-from ttmesh.tensor.calls.call_stages import Composition, PlannedTensor
+from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.calls.plan import Plan
+from ttmesh.tensor.calls.plan_keys import key_of
 from ttmesh.tensor.observer import Step, Watcher, observer
 
 KIB = 1024

@@ -9,8 +9,8 @@ from ttmesh.base.dtypes import BLOCK_FLOATS, Layout
 from ttmesh.ccl.planning.collective_call import Request
 from ttmesh.ops.stages.movement_stages import fill_padding, tile_spec
 from ttmesh.ops.stages.rows_stages import concat, slice_rows
-from ttmesh.tensor.calls.call_keys import key_of
-from ttmesh.tensor.calls.call_stages import Composition, PlannedTensor
+from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
+from ttmesh.tensor.calls.plan_keys import key_of
 from ttmesh.tensor.spec.page_extents import element_bytes
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 

@@ -16,8 +16,8 @@ from ttmesh.ccl.planning.collective_call import Decision, Request, check_common,
 from ttmesh.ccl.planning.plan_traffic import add_loads, count_host_bytes
 from ttmesh.fabric.fabric_config import Topology, is_2d
 from ttmesh.mesh.functions.process_fabric import get_fabric_config
-from ttmesh.tensor.calls.call_keys import key_of
-from ttmesh.tensor.calls.call_stages import Composition, PlannedTensor
+from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
+from ttmesh.tensor.calls.plan_keys import key_of
 from ttmesh.tensor.distribution.composers import lane_at
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor

@@ -24,12 +24,12 @@ from ttmesh.ops.catalogue.definition import Golden, OpFunction, composite
 from ttmesh.ops.catalogue.parameter_tags import PER_OPERATION, Tag
 from ttmesh.ops.catalogue.spec_rules import inherit_memory_config
 from ttmesh.tensor.calls.argument_snapshots import snapshot_all
-from ttmesh.tensor.calls.call_keys import key_of
 from ttmesh.tensor.calls.call_routes import PlanRoute
-from ttmesh.tensor.calls.call_stages import Composition, PlannedTensor
+from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.calls.lane_calls import make_empty_body, only, rounder
 from ttmesh.tensor.calls.partial_plans import PartialPlan, bodies_on, presence_of_run
 from ttmesh.tensor.calls.plan import Plan, execute
+from ttmesh.tensor.calls.plan_keys import key_of
 from ttmesh.tensor.distribution.allocate import footprint_of
 from ttmesh.tensor.distribution.lane_transfers import present_chips
 from ttmesh.tensor.observer import LaunchedProgram, observer

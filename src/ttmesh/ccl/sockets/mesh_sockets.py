@@ -26,7 +26,7 @@ from ttmesh.ccl.sockets.socket_config import (
 )
 from ttmesh.fabric.messaging.engines import world
 from ttmesh.fabric.nodes import FabricNodeId
-from ttmesh.mesh.allocation.buffer import Buffer
+from ttmesh.mesh.allocation.heap import Buffer
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.functions.process_fabric import get_fabric_config
 from ttmesh.mesh.queue.command_queue import Cells, Command

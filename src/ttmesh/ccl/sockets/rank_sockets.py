@@ -28,7 +28,7 @@ from ttmesh.fabric.fabric_config import is_2d
 from ttmesh.fabric.messaging.engines import bindings, list_context_ranks, world
 from ttmesh.fabric.messaging.transport import Transport
 from ttmesh.fabric.nodes import FabricNodeId, MeshId
-from ttmesh.mesh.allocation.buffer import Buffer
+from ttmesh.mesh.allocation.heap import Buffer
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.functions.process_fabric import get_fabric_config
 

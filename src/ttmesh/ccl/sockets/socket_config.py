@@ -11,7 +11,7 @@ from ttmesh.base.cores import CoreCoord
 from ttmesh.base.dtypes import BufferType, PrintedEnum
 from ttmesh.base.errors import MeshError
 from ttmesh.base.geometry import MeshCoordinate, MeshShape
-from ttmesh.mesh.allocation.buffer import Buffer
+from ttmesh.mesh.allocation.heap import Buffer
 from ttmesh.mesh.allocation.sub_devices import SubDeviceId
 from ttmesh.mesh.device.mesh_device import MeshDevice
 

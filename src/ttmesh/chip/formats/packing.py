@@ -1,19 +1,16 @@
-"""Lanes to the bytes that a chip holds, and back."""
+"""Lanes to the bytes that a chip holds, and back; tiles of bfloat8_b and bfloat4_b: block_float_packing.py."""
 
 from __future__ import annotations
 
 import math
 
 import torch
-from torch.nn.functional import pad
 
-from ttmesh.base.dtypes import BLOCK_FLOATS, ELEMENT_BYTES, DataType, Layout, bfloat8_b
+from ttmesh.base.dtypes import BLOCK_FLOATS, ELEMENT_BYTES, DataType, Layout
 from ttmesh.base.errors import ShapeError
-from ttmesh.chip.formats import block_float
-from ttmesh.chip.formats.kernels import block_tiles
-from ttmesh.chip.formats.kernels.gpu_loader import find_gpu_kernels
+from ttmesh.chip.formats.block_float_packing import pack_blocks, unpack_blocks
 from ttmesh.chip.formats.storage import lane_dtype, to_lane
-from ttmesh.chip.formats.tiles import FACE_WIDTH, Tile, exponent_bytes, padded_shape, tile_bytes
+from ttmesh.chip.formats.tiles import Tile, padded_shape, tile_bytes
 from ttmesh.chip.formats.tilize import tilize, untilize
 
 # Formats whose elements are narrower in the chip's memory than in lanes.
@@ -59,7 +56,7 @@ def pack(
         return torch.empty((*lead, total), dtype=torch.uint8, device=values.device)
     matrices = values.reshape(-1, *((1,) * (2 - rank) + shape)[-2:])
     if dtype in BLOCK_FLOATS:
-        packed = _pack_blocks(matrices, dtype, tile, pad_value)
+        packed = pack_blocks(matrices, dtype, tile, pad_value)
     else:
         filler = _to_stored(to_lane(torch.tensor(pad_value), dtype), dtype).item()
         packed = tilize(_to_stored(matrices, dtype), tile, pad_value=filler).view(torch.uint8)
@@ -87,7 +84,7 @@ def unpack(
     count = math.prod(lead) * math.prod(shape[:-2])
     packed = raw.reshape(count, -1)
     if dtype in BLOCK_FLOATS:
-        return _unpack_blocks(packed, (height, width), dtype, tile).reshape(*lead, *shape)
+        return unpack_blocks(packed, (height, width), dtype, tile).reshape(*lead, *shape)
     return _from_stored(untilize(_elements(packed, dtype), (height, width), tile), dtype).reshape(*lead, *shape)
 
 
@@ -117,39 +114,3 @@ def _elements(raw: torch.Tensor, dtype: DataType) -> torch.Tensor:
     if aligned.storage_offset() % 8:
         aligned = aligned.clone()  # torch views bytes as wider elements only at offsets that divide
     return aligned.view(torch.uint8 if dtype == DataType.FP8_E4M3 else _STORED.get(dtype, lane_dtype(dtype)))
-
-
-def _pack_blocks(matrices: torch.Tensor, dtype: DataType, tile: Tile, pad_value: float) -> torch.Tensor:
-    if matrices.dtype not in (torch.float32, torch.bfloat16):
-        matrices = matrices.float()
-    if block_tiles.supports(matrices, tile):
-        return block_tiles.pack(matrices, dtype, tile, pad_value)
-    kernels = find_gpu_kernels("gpu_block_float") if matrices.is_cuda and not tile.transpose_tile else None
-    if kernels is not None:
-        result: torch.Tensor = kernels.pack(matrices, dtype, tile, pad_value)
-        return result
-    rows = tilize(matrices, tile, pad_value=pad_value).view(-1, FACE_WIDTH)
-    exponents, fields = block_float.encode(rows, dtype, "host")
-    tile_count = rows.numel() // (tile.height * tile.width)
-    shared = exponents.view(tile_count, -1)
-    shared = pad(shared, (0, exponent_bytes(tile) - shared.shape[1]))
-    if dtype != bfloat8_b:
-        fields = fields[:, 0::2] | (fields[:, 1::2] << 4)
-    return torch.cat([shared, fields.reshape(tile_count, -1)], -1)
-
-
-def _unpack_blocks(packed: torch.Tensor, shape: tuple[int, int], dtype: DataType, tile: Tile) -> torch.Tensor:
-    if block_tiles.supports(packed, tile):
-        return block_tiles.unpack(packed, shape, dtype, tile)
-    kernels = find_gpu_kernels("gpu_block_float") if packed.is_cuda and not tile.transpose_tile else None
-    if kernels is not None:
-        result: torch.Tensor = kernels.unpack(packed, shape, dtype, tile)
-        return result
-    count = packed.shape[0]
-    tiles = packed.reshape(-1, tile_bytes(dtype, tile))
-    start = exponent_bytes(tile)
-    exponents = tiles[:, : tile.face_shape[0] * tile.num_faces].reshape(-1, 1)
-    fields = tiles[:, start:].reshape(-1, FACE_WIDTH if dtype == bfloat8_b else FACE_WIDTH // 2)
-    if dtype != bfloat8_b:
-        fields = torch.stack([fields & 0xF, fields >> 4], -1).view(-1, FACE_WIDTH)
-    return untilize(block_float.decode(exponents, fields, dtype).view(count, -1), shape, tile)

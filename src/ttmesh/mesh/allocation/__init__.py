@@ -1,1 +1,3 @@
-"""Memory of a mesh: buffers in lock step, sub-devices, reservations, memory of programs, the digest that ranks compare."""
+"""Memory of a mesh: the heap (out of memory is raised there) and its buffers in lock step, sub-devices, reservations,
+memory of programs, the digest that ranks compare.
+"""

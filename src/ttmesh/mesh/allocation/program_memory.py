@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from ttmesh.base.records import Allocated, Freed
 from ttmesh.base.signals import signals
-from ttmesh.mesh.allocation.buffer import next_buffer_id
+from ttmesh.mesh.allocation.heap import next_buffer_id
 
 
 class Residents:

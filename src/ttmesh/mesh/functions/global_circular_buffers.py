@@ -8,7 +8,7 @@ from ttmesh.base.argument_types import name_wrong_types
 from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.errors import MeshError
-from ttmesh.mesh.allocation.buffer import Buffer
+from ttmesh.mesh.allocation.heap import Buffer
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.functions.cluster import get_l1_alignment
 

@@ -7,7 +7,7 @@ import itertools
 from ttmesh.base.argument_types import name_wrong_types
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.errors import TraceError, TraceRegionError, one_of
-from ttmesh.mesh.allocation.buffer import Buffer
+from ttmesh.mesh.allocation.heap import Buffer
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.queue.command_queue import Cells, Command
 from ttmesh.mesh.queue.trace import (

@@ -1,11 +1,14 @@
-"""The device programs that TT-NN would have compiled, counted."""
+"""The device programs that TT-NN would have compiled, counted.
+
+Their keys are made by `programs=` and `stages=` of an operation, else the key of its plan is used (tensor/calls/plan_keys).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 
 from ttmesh.base.errors import MeshError
-from ttmesh.mesh.allocation.buffer import Buffer
+from ttmesh.mesh.allocation.heap import Buffer
 
 
 class ProgramCache:

@@ -10,7 +10,7 @@ from ttmesh.base.dtypes import BufferType
 from ttmesh.base.errors import TraceError
 from ttmesh.chip.backends.backend_protocol import Backend
 from ttmesh.chip.cells import Cell
-from ttmesh.mesh.allocation.buffer import Buffer, Heap
+from ttmesh.mesh.allocation.heap import Buffer, Heap
 from ttmesh.mesh.queue.command_queue import Command
 
 MeshTraceId = NewType("MeshTraceId", int)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import ttmesh.nn.autograd.collective_rules
 import ttmesh.nn.autograd.gradient_rules  # noqa: F401  (both fill the table of rules)
 from ttmesh.base.errors import MeshError
-from ttmesh.nn.autograd.node_rules import BY_GRADIENT, CONSTANT, LINEAR, RULES, Key, Node
+from ttmesh.nn.autograd.rule_registry import BY_GRADIENT, CONSTANT, LINEAR, RULES, Key, Node
 from ttmesh.nn.autograd.vjp import GRAD, make_missing_error, vjp
 from ttmesh.tensor.tensor import Tensor
 

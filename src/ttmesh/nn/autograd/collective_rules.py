@@ -19,7 +19,7 @@ from ttmesh.ccl.collectives.reduce_gather import (
     scatter,
 )
 from ttmesh.ccl.planning.collective_call import Decision, Request, run
-from ttmesh.nn.autograd.node_rules import Node, rule
+from ttmesh.nn.autograd.rule_registry import Node, rule
 from ttmesh.nn.autograd.vjp import make_missing_error
 from ttmesh.ops.elementwise.binary import binary
 from ttmesh.tensor.spec.kind import kind_of

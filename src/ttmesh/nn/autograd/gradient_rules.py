@@ -8,7 +8,7 @@ import torch
 
 from ttmesh.base.dtypes import FLOATS
 from ttmesh.nn.autograd.local_ops import define_local_op, keep_specs, sum_to, weight_grad
-from ttmesh.nn.autograd.node_rules import Node, rule
+from ttmesh.nn.autograd.rule_registry import Node, rule
 from ttmesh.ops.elementwise.binary import binary
 from ttmesh.ops.matmul.matmul import activations_of, matmul
 from ttmesh.tensor.tensor import Tensor

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ttmesh.base.errors import NotEmulatedError
-from ttmesh.nn.autograd.node_rules import SOMETIMES_CONSTANT
+from ttmesh.nn.autograd.rule_registry import SOMETIMES_CONSTANT
 from ttmesh.ops.catalogue.definition import device_operation
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.lane_functions.lane_broadcast import common_mesh_dims

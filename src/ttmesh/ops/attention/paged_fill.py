@@ -12,7 +12,7 @@ from ttmesh.base.geometry import MeshCoordinate
 from ttmesh.chip.numerics.engine import write_packed
 from ttmesh.ops.attention.attention_scores import reinterpret_tiles
 from ttmesh.ops.attention.kv_cache import make_writable
-from ttmesh.ops.attention.paged_cache import (
+from ttmesh.ops.attention.paged_cache_update import (
     Coords,
     check_paging,
     find_writing_lanes,

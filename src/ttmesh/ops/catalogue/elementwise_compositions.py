@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import require
-from ttmesh.tensor.calls.call_stages import Composition, PlannedTensor
+from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.calls.launch_op import Call, StageRule
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 

@@ -16,7 +16,7 @@ from ttmesh.ops.goldens import movement as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import align_and_flatten, align_mesh_dims, unflatten_lanes
 from ttmesh.ops.stages.rows_stages import slice_rows
 from ttmesh.tensor import indexing, operators
-from ttmesh.tensor.calls.call_stages import Composition, PlannedTensor
+from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.calls.gate import TensorFunction
 from ttmesh.tensor.calls.lane_calls import Lane
 from ttmesh.tensor.calls.launch_op import Call, Case

@@ -1,1 +1,1 @@
-"""The device programs that operations come to: TT-NN's compositions over specs alone, without values."""
+"""Device programs and temporaries (intermediate tensors) of operations that TT-NN composes of several programs, as specs."""

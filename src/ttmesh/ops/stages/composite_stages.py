@@ -7,7 +7,7 @@ from math import prod
 
 from ttmesh.base.dtypes import INTEGERS, DataType, Layout
 from ttmesh.ops.stages.movement_stages import fill_padding, reshape, tile_spec, typecast
-from ttmesh.tensor.calls.call_stages import Composition, PlannedTensor
+from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.calls.launch_op import Call, StageRule
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 

@@ -10,7 +10,7 @@ from ttmesh.base.dtypes import BufferType, ShardOrientation
 from ttmesh.base.errors import MeshError, ShapeError, one_of
 from ttmesh.base.geometry import MeshCoordinate
 from ttmesh.chip.cells import Cell
-from ttmesh.mesh.allocation.buffer import Buffer
+from ttmesh.mesh.allocation.heap import Buffer
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.programs.buffers.buffer_configs import (
     DeviceLocalBufferConfig,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ttmesh.tensor.calls.call_keys import ATOMS
+from ttmesh.tensor.calls.plan_keys import ATOMS
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
 

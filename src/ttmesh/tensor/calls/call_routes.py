@@ -10,8 +10,8 @@ from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.queue.command_queue import Body
 from ttmesh.mesh.queue.plan_table import Key, Route
 from ttmesh.tensor.calls.argument_snapshots import is_mutable, snapshot
-from ttmesh.tensor.calls.call_keys import SEQUENCES
 from ttmesh.tensor.calls.plan import OUTPUTS, Arguments, Plan, mesh_of
+from ttmesh.tensor.calls.plan_keys import SEQUENCES
 from ttmesh.tensor.observer import Step, Watcher, observer
 from ttmesh.tensor.spec.kind import Kind
 from ttmesh.tensor.tensor import Tensor

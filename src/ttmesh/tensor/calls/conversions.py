@@ -12,7 +12,7 @@ from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout
 from ttmesh.base.errors import MeshError
 from ttmesh.chip.formats.storage import to_lane
 from ttmesh.tensor import operators
-from ttmesh.tensor.calls.call_stages import Composition, PlannedTensor
+from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.calls.gate import DeviceOperation, TensorFunction
 from ttmesh.tensor.calls.launch_op import Call, Operation
 from ttmesh.tensor.spec.memory_config import MemoryConfig

@@ -10,10 +10,10 @@ from ttmesh.base.numerics_mode import state as numerics
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.queue.plan_table import Key
 from ttmesh.tensor.calls.argument_snapshots import snapshot_all
-from ttmesh.tensor.calls.call_keys import ATOMS, add_to_key
 from ttmesh.tensor.calls.call_routes import BoundRoute, learn, route_of, view_route
 from ttmesh.tensor.calls.launch_op import Arguments, Operation, alias_of, launch, prepare
 from ttmesh.tensor.calls.plan import execute
+from ttmesh.tensor.calls.plan_keys import ATOMS, add_to_key
 from ttmesh.tensor.observer import observer
 from ttmesh.tensor.tensor import Tensor
 

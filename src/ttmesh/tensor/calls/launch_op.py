@@ -23,9 +23,8 @@ from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.queue.command_queue import Body
 from ttmesh.tensor.calls.argument_errors import check_types, shapes_misfit
 from ttmesh.tensor.calls.argument_snapshots import snapshot_all
-from ttmesh.tensor.calls.call_keys import key_of
 from ttmesh.tensor.calls.call_routes import PlanRoute
-from ttmesh.tensor.calls.call_stages import Composition, PlannedTensor
+from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.calls.circular_buffer_checks import check_size
 from ttmesh.tensor.calls.lane_calls import (
     Arguments as Arguments,
@@ -49,6 +48,7 @@ from ttmesh.tensor.calls.lane_calls import (
 from ttmesh.tensor.calls.partial_plans import PartialPlan, bodies_on, presence_of_run
 from ttmesh.tensor.calls.plan import OUTPUTS as OUTPUTS
 from ttmesh.tensor.calls.plan import Plan, execute, mesh_of
+from ttmesh.tensor.calls.plan_keys import key_of
 from ttmesh.tensor.distribution.allocate import footprint_of
 from ttmesh.tensor.distribution.lane_transfers import present_chips
 from ttmesh.tensor.observer import LaunchedProgram, observer

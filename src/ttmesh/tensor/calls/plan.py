@@ -8,11 +8,11 @@ from typing import Any
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.errors import MeshError
 from ttmesh.chip.cells import Cell
-from ttmesh.mesh.allocation.buffer import Buffer
+from ttmesh.mesh.allocation.heap import Buffer
 from ttmesh.mesh.device.mesh_device import MeshDevice, check_same_mesh
 from ttmesh.mesh.queue.command_queue import Body
 from ttmesh.mesh.queue.program_cache import ProgramCache
-from ttmesh.tensor.calls.call_stages import MemorySchedule
+from ttmesh.tensor.calls.call_temporaries import MemorySchedule
 from ttmesh.tensor.calls.circular_buffer_checks import check_room
 from ttmesh.tensor.calls.lane_calls import Arguments as Arguments
 from ttmesh.tensor.calls.lane_calls import Wrap, only

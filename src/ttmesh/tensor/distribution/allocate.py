@@ -8,7 +8,7 @@ from ttmesh.base.dtypes import BufferType
 from ttmesh.base.errors import MeshError, NotEmulatedError
 from ttmesh.chip.cells import Room
 from ttmesh.chip.memory import MemoryMap
-from ttmesh.mesh.allocation.buffer import Buffer
+from ttmesh.mesh.allocation.heap import Buffer
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.tensor.spec.shard_layout import ShardLayout
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
