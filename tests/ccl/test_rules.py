@@ -376,3 +376,15 @@ def test_ttmeshs_own_names_take_a_tensor_and_a_mode() -> None:
             assert torch.equal(lanes_of(total)[0, 3], values.float().sum(1)[0].bfloat16())
             assert torch.equal(lanes_of(every)[0, 5], values[0, :, 0])
         assert list(ttmesh.all_to_all(tensor, 2, 3).shape) == [1, 1, 256, 32]
+
+
+def test_a_partition_of_one_chips_tensor_is_its_part_of_the_mesh() -> None:
+    with opened((2, 4)) as mesh:
+        lanes = random_lanes((2, 4), (1, 1, 256, 32), bfloat16)
+        shard = ttnn.get_device_tensors(on(mesh, lanes, bfloat16))[5]
+
+        along_axis, over_all = ttnn.mesh_partition(shard, 2, cluster_axis=1), ttnn.mesh_partition(shard, 2)
+
+        assert along_axis.coords() == over_all.coords() == [(1, 1)]
+        assert torch.equal(lanes_of(along_axis)[1, 1], lanes[1, 1, :, :, 64:128])
+        assert torch.equal(lanes_of(over_all)[1, 1], lanes[1, 1, :, :, 160:192])

@@ -167,7 +167,8 @@ def _broadcast_stages(request: Request, n: int) -> tuple[Composition, Sequence[P
 
 def decide_mesh_partition(request: Request) -> Decision:
     """Decide what mesh_partition computes."""
-    groups, dim, spec = find_groups(request, request["axis"]), request["dim"], request.tensor.spec
+    groups = find_groups(request, request["axis"], whole_mesh=True)  # a chip's part depends on its place in the mesh
+    dim, spec = request["dim"], request.tensor.spec
     n, extent = groups.group_size, spec.shape[dim]
     if extent % n:
         raise ShapeError(

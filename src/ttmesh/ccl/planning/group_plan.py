@@ -83,10 +83,11 @@ class ChipGroups:
         return topology is not None or self.axis is None or self.axis in WRAP_AXES.get(config, ())
 
 
-def find_groups(request: Request, axis: int | None) -> ChipGroups:
-    """The groups of a request along a mesh axis, or over all chips that hold its tensor."""
+def find_groups(request: Request, axis: int | None, *, whole_mesh: bool = False) -> ChipGroups:
+    """The groups of a request along a mesh axis, or over all chips that hold its tensor (or all of the mesh)."""
     mesh = request.mesh
-    lane_groups = make_lane_groups(mesh.shape.to_tuple(), axis, request.tensor.kind.presence)
+    presence = None if whole_mesh else request.tensor.kind.presence
+    lane_groups = make_lane_groups(mesh.shape.to_tuple(), axis, presence)
     chip_ids = tuple(tuple(mesh.physical_ids[i] for i in group) for group in lane_groups.groups)
     group = ChipGroup(lane_groups.grid, _closes(mesh.traffic.routes.fabric, lane_groups.grid, chip_ids))
     return ChipGroups(request, axis, lane_groups, chip_ids, group)
