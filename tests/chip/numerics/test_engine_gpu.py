@@ -68,7 +68,7 @@ def test_whole_matmuls_have_the_cpu_s_bits(fp32_dest: bool, wide_exponents: bool
 @pytest.mark.parametrize("fidelity", FIDELITIES)
 @pytest.mark.parametrize(("fp32_dest", "block"), [(True, None), (False, None), (False, 512)])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("rows", [20, 100])
+@pytest.mark.parametrize("rows", [20, 50, 100])
 def test_realistic_on_a_gpu_is_the_cpu_s_but_for_the_order_of_additions(
     fidelity: MathFidelity, fp32_dest: bool, block: int | None, dtype: torch.dtype, rows: int
 ) -> None:
@@ -90,7 +90,9 @@ def test_realistic_on_a_gpu_is_the_cpu_s_but_for_the_order_of_additions(
 
 
 @pytest.mark.parametrize("fidelity", FIDELITIES)
-@pytest.mark.parametrize(("rows", "depth", "block"), [(100, 2048, 64), (20, 2048, 64), (70, 1000, 32), (129, 96, 32)])
+@pytest.mark.parametrize(
+    ("rows", "depth", "block"), [(100, 2048, 64), (20, 2048, 64), (50, 64, 64), (70, 1000, 32), (129, 96, 32)]
+)
 def test_with_short_blocks_a_gpu_rounds_the_sum_in_l1(
     fidelity: MathFidelity, rows: int, depth: int, block: int
 ) -> None:

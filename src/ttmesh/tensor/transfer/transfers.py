@@ -75,7 +75,7 @@ def from_torch(
     made, _, _ = from_values(
         values, dtype, None, layout, memory_config, tile, cq_id, pad_value, mapper,
         preserve_nan_values, col_tilize, enable_bfloat_opt,
-        detach=observer.active or not _copies_at_once(device),
+        detach=observer.active or not _copies_at_once(values, device),
     )  # fmt: skip
     host = Tensor.on_host(made.kind, made.lanes, made.mesh_shape, made.rank_block)
     if observer.active and made.kind.spec.dtype in FLOATS:
@@ -90,9 +90,9 @@ def from_torch(
     return upload_mapped(host, device, values.dtype, cq_id)
 
 
-def _copies_at_once(device: MeshDevice | None) -> bool:
-    """Whether an upload copies host memory before it returns: to a GPU, from memory that is not pinned."""
-    return isinstance(device, MeshDevice) and device.backend.device.type == "cuda"
+def _copies_at_once(values: torch.Tensor, device: MeshDevice | None) -> bool:
+    """Whether an upload copies the values before it returns: from host memory to a GPU."""
+    return values.is_cpu and isinstance(device, MeshDevice) and device.backend.device.type == "cuda"
 
 
 def to_torch(
