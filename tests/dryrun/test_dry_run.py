@@ -126,6 +126,7 @@ def test_a_value_that_does_not_exist_is_an_error_that_names_the_line(tmp_path: P
     assert "Tensor.item() or bool() needs a value that a dry run does not compute, at" in done.stderr
     assert f"program.py:{line_of('item()')} in <module>" in done.stderr
     assert "is_dry_run" in done.stderr
+    assert "the program failed; as far as it ran, it fits on t3000" in done.stdout
 
 
 @pytest.mark.parametrize(

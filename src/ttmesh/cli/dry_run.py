@@ -72,6 +72,7 @@ def run(args: argparse.Namespace) -> int:
     report = done.report
     if report is None or (status and report.fits and not report.shapes):
         return status or 1
+    report.finished = report.finished and not status
     _write(report, args.json, args.html)
     printer().print(draw_text(report))
     if status and report.fits:

@@ -34,14 +34,16 @@ def dry_run(progress: Callable[[int], None] | None = None, *, assume: float | No
     run = DryRun(progress)
     settings.override("TTMESH_BACKEND", "meta")
     run.log.start()
+    finished = False
     try:
         with without_values(assume, run.assumptions), without_checkpoints(run.assumptions):
             yield run
+        finished = True
     except OutOfMemoryError:
         assert run.log.failures, "the log hears of every one"
     finally:
         run.log.stop()
-        run.report = make_report(run.log, run.assumptions)
+        run.report = make_report(run.log, run.assumptions, finished=finished)
         settings.override("TTMESH_BACKEND", None)
 
 

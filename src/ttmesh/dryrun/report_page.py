@@ -25,7 +25,7 @@ STYLE = (
 
 def draw_page(report: RunReport) -> str:
     """The whole page."""
-    verdict = '<span class="good">fits</span>' if report.fits else '<span class="bad">does not fit</span>'
+    verdict = f'<span class="{"good" if report.fits and report.finished else "bad"}">{report.verdict}</span>'
     meshes = ", ".join("x".join(map(str, shape)) for shape in report.shapes)
     parts = [
         f"<!doctype html><meta charset=utf-8><title>dry run: {escape(report.system)}</title><style>{STYLE}</style>",

@@ -16,8 +16,7 @@ SITES = 10  # call sites listed
 def draw_text(report: RunReport) -> RenderableType:
     """The whole report."""
     meshes = ", ".join(f"{times} of {name}" if times > 1 else name for name, times in _count_meshes(report))
-    verdict = "fits" if report.fits else "does not fit"
-    parts: list[RenderableType] = [f"{verdict} on {report.system} (meshes {meshes or 'none'})"]
+    parts: list[RenderableType] = [f"{report.verdict} on {report.system} (meshes {meshes or 'none'})"]
     if report.problem:
         parts.append(f"  {report.problem}")
         parts.append(f"  in {report.problem_operation or 'a call'} at {report.problem_site or 'an unknown line'}")

@@ -47,7 +47,8 @@ class RunReport:
 
     system: str
     shapes: list[tuple[int, ...]]
-    fits: bool
+    fits: bool  # no allocation was refused, as far as the program ran
+    finished: bool  # the program ended without an error
     problem: str
     problem_operation: str
     problem_site: str
@@ -71,12 +72,19 @@ class RunReport:
         """How often a program was there already."""
         return max(self.program_runs - self.programs, 0)
 
+    @property
+    def verdict(self) -> str:
+        """Whether it fits; only a program that ended without an error has shown that it does."""
+        if not self.fits:
+            return "does not fit"
+        return "fits" if self.finished else "the program failed; as far as it ran, it fits"
+
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         return {**asdict(self), "program_cache_hits": self.program_cache_hits}
 
 
-def make_report(log: MemoryLog, assumptions: Mapping[str, int] | None = None) -> RunReport:
+def make_report(log: MemoryLog, assumptions: Mapping[str, int] | None = None, *, finished: bool = True) -> RunReport:
     """Sum up a run."""
     chips = {facts.physical_id: facts for mesh in log.meshes for facts in mesh.chips}
     memory = [part for kind in ("DRAM", "L1") if (part := _sum_up(log, kind, chips)) is not None]
@@ -87,6 +95,7 @@ def make_report(log: MemoryLog, assumptions: Mapping[str, int] | None = None) ->
         system=log.meshes[0].system if log.meshes else "",
         shapes=[mesh.shape for mesh in log.meshes if mesh.parent_id is None],
         fits=refusal is None,
+        finished=finished,
         problem="" if refusal is None else refusal.error.wrong,
         problem_operation="" if refusal is None else refusal.operation,
         problem_site="" if refusal is None else _shorten(refusal.site),
