@@ -21,7 +21,7 @@ EPSILON = {torch.float32: 2.0**-23, torch.bfloat16: 2.0**-8}
 def list_variants(tensor: Tensor, mesh: MeshDevice, axis: int | None) -> list[tuple[str | None, str]]:
     """The default and every algorithm that can serve the axis, over links and over the host."""
     group = find_groups(Request("test", mesh, (tensor,), (), {}), axis).group
-    able = [name for name in names() if algorithm(name).refuses(group) is None]
+    able = [name for name in names() if algorithm(name).unsupported_reason(group) is None]
     return [(name, mode) for name in (None, *able) for mode in ("fabric", "host")]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ttmesh.base.dtypes import Arch
-from ttmesh.base.errors import SystemError_
+from ttmesh.base.errors import SystemDescriptionError
 from ttmesh.base.geometry import MeshShape
 from ttmesh.chip.catalogue import chip_names, load_chip, load_system, system_names
 
@@ -95,12 +95,14 @@ def test_generic_shapes_are_grids_of_wormholes(rows: int, cols: int) -> None:
 
 @pytest.mark.parametrize("name", ["0x4", "16x16"])
 def test_generic_shapes_have_a_limit(name: str) -> None:
-    with pytest.raises(SystemError_, match=r"chips cannot be made; expected 1 to 128 chips\."):
+    with pytest.raises(SystemDescriptionError, match=r"chips cannot be made; expected 1 to 128 chips\."):
         load_system(name)
 
 
 def test_wrong_name_lists_the_right_ones() -> None:
-    with pytest.raises(SystemError_, match=r"no system named 't300'; expected one of \['n150', .*Did you mean t3000"):
+    with pytest.raises(
+        SystemDescriptionError, match=r"no system named 't300'; expected one of \['n150', .*Did you mean t3000"
+    ):
         load_system("t300")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ttmesh.base.errors import SystemError_
+from ttmesh.base.errors import SystemDescriptionError
 from ttmesh.chip.catalogue import System, load_system
 
 GOOD = """
@@ -106,7 +106,7 @@ def test_figures_of_the_chip_can_be_replaced(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_is_said(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(SystemError_, match=message) as caught:
+    with pytest.raises(SystemDescriptionError, match=message) as caught:
         _load(tmp_path, text)
 
     assert "mine.yaml" in str(caught.value)
@@ -126,12 +126,14 @@ def test_what_is_no_text_file_is_refused(tmp_path: Path) -> None:
         "pipe": "is not a regular file",
         "large": "is larger than",
     }.items():
-        with pytest.raises(SystemError_, match=re.escape(message)):
+        with pytest.raises(SystemDescriptionError, match=re.escape(message)):
             load_system(str(tmp_path / f"{name}.yaml"))
 
 
 def test_a_missing_file_is_named() -> None:
-    with pytest.raises(SystemError_, match=r"'nowhere/box\.yaml' cannot be read \(No such file or directory\)"):
+    with pytest.raises(
+        SystemDescriptionError, match=r"'nowhere/box\.yaml' cannot be read \(No such file or directory\)"
+    ):
         load_system("nowhere/box.yaml")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ttmesh.base.errors import SystemError_
+from ttmesh.base.errors import SystemDescriptionError
 from ttmesh.chip.catalogue import load_system, system_names
 from ttmesh.chip.visible import restrict_to_visible
 
@@ -63,15 +63,15 @@ def test_unknown_devices_are_refused(device: int | str) -> None:
         rf"Invalid chip ID in TT_VISIBLE_DEVICES: {device}\. "
         r"Valid ID needs to be in range of actual chip IDs in the cluster\."
     )
-    with pytest.raises(SystemError_, match=text + r" Expected some of \[0, 1, 2, 3, 4, 5, 6, 7\]"):
+    with pytest.raises(SystemDescriptionError, match=text + r" Expected some of \[0, 1, 2, 3, 4, 5, 6, 7\]"):
         restrict_to_visible(load_system("t3000"), [0, device])
 
 
 def test_pcie_addresses_do_not_exist_here() -> None:
-    with pytest.raises(SystemError_, match=r"Invalid BDF in TT_VISIBLE_DEVICES: 0000:01:00\.0\."):
+    with pytest.raises(SystemDescriptionError, match=r"Invalid BDF in TT_VISIBLE_DEVICES: 0000:01:00\.0\."):
         restrict_to_visible(load_system("t3000"), ["0000:01:00.0"])
 
 
 def test_nothing_visible_is_refused() -> None:
-    with pytest.raises(SystemError_, match="TT_VISIBLE_DEVICES names no device"):
+    with pytest.raises(SystemDescriptionError, match="TT_VISIBLE_DEVICES names no device"):
         restrict_to_visible(load_system("t3000"), [])

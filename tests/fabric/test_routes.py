@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ttmesh.base.errors import MeshError
 from ttmesh.base.link_notation import Links, pair
-from ttmesh.base.records import Crossed, Record
+from ttmesh.base.records import LinkTransfer, Record
 from ttmesh.base.signals import signals
 from ttmesh.chip.catalogue import load_system, system_names
 from ttmesh.fabric.link_counters import LinkCounters
@@ -132,7 +132,7 @@ def test_listeners_hear_what_crossed() -> None:
         stop()
     counters.send((4, 0), 1)
 
-    assert heard == [Crossed(4, 0, 9), Crossed(0, 3, 9), Crossed(3, -1, 9)]
+    assert heard == [LinkTransfer(4, 0, 9), LinkTransfer(0, 3, 9), LinkTransfer(3, -1, 9)]
 
 
 def test_threads_lose_no_bytes() -> None:

@@ -328,7 +328,7 @@ def dry_run() -> Results:
     made = [
         ttnn.all_reduce(t, cluster_axis=1), ttnn.reduce_scatter(t, 1, cluster_axis=1), ttnn.all_gather(t, 1, cluster_axis=1),
         ttnn.broadcast(t, at(0, 5), cluster_axis=1), ttnn.point_to_point(t, at(0, 0), at(0, 7)),
-        ttnn.mesh_partition(t, 1, 1),
+        ttnn.mesh_partition(ttnn.to_layout(t, ttnn.ROW_MAJOR_LAYOUT), 1, 1),
     ]  # fmt: skip
     return {"dry run": torch.tensor([list(tensor.shape) for tensor in made])}
 

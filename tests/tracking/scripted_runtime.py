@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 
-from ttmesh.base.records import Allocated, ChipFacts, Closed, Crossed, Freed, Opened, Record, Reserved
+from ttmesh.base.records import Allocated, ChipFacts, Closed, Freed, LinkTransfer, Opened, Record, Reserved
 from ttmesh.base.signals import signals
 
 CHIPS = (4, 0, 3, 7, 5, 1, 2, 6)  # a 2x4 T3000 in row-major order
@@ -58,7 +58,7 @@ class Runtime:
         return number
 
     def send(self, source: int, target: int, size: int) -> None:
-        signals.emit_crossing(Crossed(source, target, size, "t3000" if len(self.chips) == 8 else "galaxy"))
+        signals.emit_crossing(LinkTransfer(source, target, size, "t3000" if len(self.chips) == 8 else "galaxy"))
 
     def free(self, number: int) -> None:
         del self.table[number]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ttmesh.base.records import Allocated, ChipFacts, Crossed, Freed, Marked, Opened, Record, Reserved
+from ttmesh.base.records import Allocated, ChipFacts, Freed, LinkTransfer, Marked, Opened, Record, Reserved
 from ttmesh.tracking import wire
 from ttmesh.tracking.outbox import Outbox
 
@@ -198,10 +198,10 @@ def test_a_forked_child_tells_only_of_its_own():
 
 def test_traffic_is_summed_told_once_and_told_again_to_the_next_server():
     box = outbox([])
-    box.crossings.extend([Crossed(0, 1, 10), Crossed(0, 1, 5), Crossed(-1, 0, 7)])
+    box.crossings.extend([LinkTransfer(0, 1, 10), LinkTransfer(0, 1, 5), LinkTransfer(-1, 0, 7)])
 
     (traffic,) = told([box.traffic()])
     assert [(link.source, link.target, link.size_bytes) for link in traffic.links] == [(0, 1, 15), (-1, 0, 7)]
     assert box.traffic() == b""
-    box.retell_traffic()
+    box.resend_traffic()
     assert box.traffic() != b""

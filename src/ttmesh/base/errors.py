@@ -20,7 +20,7 @@ class SettingError(MeshError):
     """An environment variable or `configure()` option has a value that cannot be used."""
 
 
-class SystemError_(MeshError):
+class SystemDescriptionError(MeshError):
     """The requested system or board is unknown or described wrongly."""
 
 

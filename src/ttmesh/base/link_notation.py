@@ -7,7 +7,7 @@ from collections.abc import Mapping
 Pair = tuple[int, int]  # two physical chip ids, the smaller one first
 Links = Mapping[Pair, int]
 
-HOST = -1  # the host's place among chip ids in `Crossed` records and link counters
+HOST = -1  # the host's place among chip ids in `LinkTransfer` records and link counters
 
 
 def pair(a: int, b: int) -> Pair:

@@ -165,7 +165,7 @@ class Returned(Struct, frozen=True, gc=False):
     name: str
 
 
-class Crossed(Struct, frozen=True, gc=False):
+class LinkTransfer(Struct, frozen=True, gc=False):
     """Bytes went over one link of a system, from one physical chip to a neighbour; chip -1 is the host."""
 
     source: int
@@ -175,4 +175,4 @@ class Crossed(Struct, frozen=True, gc=False):
 
 
 Event = Opened | Closed | Reserved | Allocated | Freed | Marked
-Record = Event | Enqueued | Finished | Called | Returned | Crossed
+Record = Event | Enqueued | Finished | Called | Returned | LinkTransfer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ttmesh.base.records import Crossed, Event, Record
+from ttmesh.base.records import Event, LinkTransfer, Record
 
 Listener = Callable[[Any], None]  # of the kinds of records it asked for
 
@@ -13,7 +13,7 @@ Listener = Callable[[Any], None]  # of the kinds of records it asked for
 class _Entry(NamedTuple):
     hear: Listener
     commands: bool
-    crossings: Callable[[Crossed], None]
+    crossings: Callable[[LinkTransfer], None]
 
 
 class Signals:
@@ -33,17 +33,17 @@ class Signals:
         self._set(())
 
     def listen(
-        self, listener: Listener, *, commands: bool = False, crossings: Callable[[Crossed], None] | None = None
+        self, listener: Listener, *, commands: bool = False, crossings: Callable[[LinkTransfer], None] | None = None
     ) -> Callable[[], None]:
         """Call `listener` with every record from now on, with `commands` also Enqueued and Finished.
 
-        `crossings`, when given, gets the Crossed instead. Returns a function that stops it.
+        `crossings`, when given, gets the LinkTransfer instead. Returns a function that stops it.
         """
         entry = _Entry(listener, commands, crossings or listener)
         self._set((*self._listeners, entry))
         return lambda: self._set(tuple(known for known in self._listeners if known is not entry))
 
-    def emit_crossing(self, record: Crossed) -> None:
+    def emit_crossing(self, record: LinkTransfer) -> None:
         """Pass a record about a link to every listener."""
         for entry in self._listeners:
             entry.crossings(record)

@@ -11,7 +11,7 @@ from typing import Any
 
 from ttmesh.base import settings
 from ttmesh.base.documents import DocumentError, convert, read_yaml
-from ttmesh.base.errors import SystemError_, suggest_names
+from ttmesh.base.errors import SystemDescriptionError, suggest_names
 from ttmesh.chip.description import read_chip, read_system
 from ttmesh.chip.system import ChipSpec, System
 from ttmesh.chip.visible import restrict_to_visible
@@ -33,7 +33,7 @@ def load_system(name_or_path: str) -> System:
         return _make_generic(int(generic[1]), int(generic[2]))
     if text.endswith((".yaml", ".yml")):
         return _read_file(Path(os.path.expanduser(text)))
-    raise SystemError_(
+    raise SystemDescriptionError(
         f"no system named {name_or_path!r}",
         expected=f"one of {system_names()}, a shape such as 4x8, or a YAML file",
         fix=suggest_names(text.lower()[:100], _list_names()),
@@ -64,7 +64,7 @@ def chip_names() -> list[str]:
 
 def _make_generic(rows: int, cols: int) -> System:
     if not 1 <= rows * cols <= MAX_GENERIC_CHIPS:
-        raise SystemError_(
+        raise SystemDescriptionError(
             f"a system of {rows}x{cols} = {rows * cols} chips cannot be made",
             expected=f"1 to {MAX_GENERIC_CHIPS} chips",
             fix="Choose a smaller shape, or describe the system in a YAML file.",
@@ -78,7 +78,7 @@ def _read_file(path: Path) -> System:
     try:
         document = read_yaml(path)
     except DocumentError as error:
-        raise SystemError_(
+        raise SystemDescriptionError(
             f"the system file {str(path)!r} {error}",
             expected="a YAML file with keys such as chip, grid and links",
             fix="Check the path and the file; docs/systems.md shows the format.",

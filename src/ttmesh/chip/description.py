@@ -15,7 +15,7 @@ import msgspec
 from ttmesh.base.cores import CoreCoord
 from ttmesh.base.documents import Mismatched, convert, shorten
 from ttmesh.base.dtypes import Arch
-from ttmesh.base.errors import SystemError_, one_of, suggest_names
+from ttmesh.base.errors import SystemDescriptionError, one_of, suggest_names
 from ttmesh.base.link_notation import Pair, pair
 from ttmesh.chip.system import ChipSpec, System
 
@@ -195,5 +195,5 @@ def _once(chips: Iterable[int], where: str, source: str) -> None:
         raise _wrong(source, f"has chip id {', '.join(twice[:8])} more than once in {where}", "every chip once")
 
 
-def _wrong(source: str, what: str, expected: str, fix: str = "") -> SystemError_:
-    return SystemError_(f"{source} {what}", expected=expected, fix=f"{fix} {SEE}".strip())
+def _wrong(source: str, what: str, expected: str, fix: str = "") -> SystemDescriptionError:
+    return SystemDescriptionError(f"{source} {what}", expected=expected, fix=f"{fix} {SEE}".strip())

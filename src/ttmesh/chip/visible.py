@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from ttmesh.base.errors import SystemError_
+from ttmesh.base.errors import SystemDescriptionError
 from ttmesh.base.link_notation import pair
 from ttmesh.chip.system import System
 
@@ -19,7 +19,7 @@ def restrict_to_visible(system: System, devices: Sequence[int | str]) -> System:
     """
     chosen = {chip for device in devices for chip in _parse_device(system, device)}
     if not chosen:
-        raise SystemError_(
+        raise SystemDescriptionError(
             "TT_VISIBLE_DEVICES names no device", expected=f"some of {list(system.ids)}", fix="Name some or unset it."
         )
     if len(chosen) == len(system.ids):
@@ -41,13 +41,13 @@ def restrict_to_visible(system: System, devices: Sequence[int | str]) -> System:
 def _parse_device(system: System, device: int | str) -> tuple[int, ...]:
     text = str(device).strip()
     if re.fullmatch(r"[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]", text):
-        raise SystemError_(
+        raise SystemDescriptionError(
             f"Invalid BDF in TT_VISIBLE_DEVICES: {text}. ttmesh's chips have no PCIe address",
             expected=f"some of {list(system.ids)}",
             fix="Name devices by id.",
         )
     if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) not in system.ids:
-        raise SystemError_(
+        raise SystemDescriptionError(
             f"Invalid chip ID in TT_VISIBLE_DEVICES: {text}. "
             "Valid ID needs to be in range of actual chip IDs in the cluster.",
             expected=f"some of {list(system.ids)}",

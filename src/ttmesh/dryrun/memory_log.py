@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ttmesh.base.errors import OutOfMemoryError
-from ttmesh.base.records import Allocated, Closed, Crossed, Event, Freed, Opened, Reserved
+from ttmesh.base.records import Allocated, Closed, Event, Freed, LinkTransfer, Opened, Reserved
 from ttmesh.base.signals import signals
 from ttmesh.tensor.calls.gate import Gate
 from ttmesh.tensor.observer import Step, Watcher, observer
@@ -162,7 +162,7 @@ class MemoryLog(Watcher):
         if self._used[key] > self.peaks.get(key, NO_PEAK).size_bytes:
             self.peaks[key] = Peak(self._used[key], len(self.events), 0, self._calling)
 
-    def _count_crossing(self, record: Crossed) -> None:
+    def _count_crossing(self, record: LinkTransfer) -> None:
         self.links[record.source, record.target] += record.size_bytes
 
     def holders_at(self, event: int, chip: int, memory: str) -> list[Use]:

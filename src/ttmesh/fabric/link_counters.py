@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from ttmesh.base.errors import MeshError
 from ttmesh.base.link_notation import HOST
-from ttmesh.base.records import Crossed
+from ttmesh.base.records import LinkTransfer
 from ttmesh.base.signals import signals
 from ttmesh.fabric.chip_topology import Fabric
 
@@ -74,7 +74,7 @@ class LinkCounters:
         for (source, target), size_bytes in loads.items():
             if self.own is None or (target if source == HOST else source) in self.own:
                 ends = self._reported_id.get(source, source), self._reported_id.get(target, target)
-                signals.emit_crossing(Crossed(*ends, size_bytes, self._system))
+                signals.emit_crossing(LinkTransfer(*ends, size_bytes, self._system))
 
     def _check(self, loads: Mapping[tuple[int, int], int]) -> None:
         """Refuse loads between chips without a link."""

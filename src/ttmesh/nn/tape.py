@@ -19,7 +19,7 @@ from typing import Any
 from ttmesh.base import numerics_mode
 from ttmesh.base.dtypes import FLOATS
 from ttmesh.base.errors import MeshError
-from ttmesh.nn.autograd.backward_step import key_of, step_back
+from ttmesh.nn.autograd.backward_step import key_of, make_backward_step
 from ttmesh.nn.autograd.local_ops import constant
 from ttmesh.nn.autograd.rule_registry import Key, Node
 from ttmesh.nn.autograd.rule_registry import rule as rule
@@ -67,9 +67,9 @@ class Tape(Watcher):
         """
         # Gradients are computed in ideal numerics, whatever the forward pass was computed in.
         with numerics_mode.numerics(numerics_mode.IDEAL):
-            return self._run_back(loss, list(parameters), seed, ready)
+            return self._run_backward(loss, list(parameters), seed, ready)
 
-    def _run_back(
+    def _run_backward(
         self,
         loss: Tensor,
         wanted: list[Tensor],
@@ -91,7 +91,7 @@ class Tape(Watcher):
             ]
             needed = [key in reaches and t.dtype in FLOATS for key, t in zip(node.taken, node.inputs, strict=True)]
             if any(needed) and not all(grad is None for grad in grads):
-                found = step_back(node, grads, needed)
+                found = make_backward_step(node, grads, needed)
                 for tensor, key, grad, need in zip(node.inputs, node.taken, found, needed, strict=True):
                     if grad is not None and need:
                         gradients[key] = _add_gradient(gradients.get(key), grad, tensor)

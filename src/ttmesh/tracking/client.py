@@ -154,7 +154,7 @@ class Client:
         self._sock, self._refused = sock, False
         self._frames = wire.Frames()
         self._send(wire.frame(wire.HELLO, hello))
-        self.outbox.retell_traffic()
+        self.outbox.resend_traffic()
         self._resync = True
         self._snapshot_not_before_s = 0.0
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 from msgspec import Raw
 
-from ttmesh.base.records import Allocated, Closed, Crossed, Event, Freed, Marked, Opened, Record, Reserved
+from ttmesh.base.records import Allocated, Closed, Event, Freed, LinkTransfer, Marked, Opened, Record, Reserved
 from ttmesh.tracking import wire
 
 MOST_QUEUED = 131_072  # records waiting for the sender; about 30 MB
@@ -33,7 +33,7 @@ class Outbox:
         self, holdings: Holdings, sites: dict[tuple[int, int], str], *, first: tuple[int, int] = (0, 0)
     ) -> None:
         self.queue: list[Event] = []
-        self.crossings: list[Crossed] = []
+        self.crossings: list[LinkTransfer] = []
         self.next = 0
         self.gap = False  # records were dropped since the last snapshot
         self._taken = 0
@@ -94,7 +94,7 @@ class Outbox:
                 frames.append(wire.frame(wire.TRAFFIC, ([(*ends, size) for ends, size in links.items()], system)))
         return b"".join(frames)
 
-    def retell_traffic(self) -> None:
+    def resend_traffic(self) -> None:
         """Send the totals again, to the next server."""
         self._traffic_sent.clear()
 

@@ -20,7 +20,7 @@ CASES = [
     pytest.param(name, group, id=f"{name}-{group.shape[0]}x{group.shape[1]}-{group.closes}")
     for name in names()
     for group in LINES + GRIDS
-    if algorithm(name).refuses(group) is None and (group.is_line or not algorithm(name).ONE_LINE)
+    if algorithm(name).unsupported_reason(group) is None and (group.is_line or not algorithm(name).LINE_ONLY)
 ]
 D = 64 * 1024
 

@@ -31,7 +31,7 @@ def mesh(request: pytest.FixtureRequest) -> Iterator[MeshDevice]:
 
 def list_grid_variants(tensor: Tensor, mesh: MeshDevice) -> list[tuple[str, str]]:
     """Every algorithm that treats a grid as one group, over links and over the host."""
-    found = [(name, mode) for name, mode in list_variants(tensor, mesh, None) if name and not algorithm(name).ONE_LINE]
+    found = [(name, mode) for name, mode in list_variants(tensor, mesh, None) if name and not algorithm(name).LINE_ONLY]
     assert ("mesh2d", "fabric") in found
     return found
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from ttmesh.ccl.algorithms import ring
 from ttmesh.ccl.planning.transfer_plan import ChipGroup, Transfer, TransferPlan, forward_along_paths, run_in_parallel
 
-ONE_LINE = True
-refuses = ring.refuses
+LINE_ONLY = True
+unsupported_reason = ring.unsupported_reason
 
 
 def reduce_scatter(group: ChipGroup) -> TransferPlan:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from ttmesh.ccl.planning.transfer_plan import ChipGroup, Transfer, TransferPlan, forward_along_paths
 
-ONE_LINE = False
+LINE_ONLY = False
 
 
-def refuses(group: ChipGroup) -> str | None:
+def unsupported_reason(group: ChipGroup) -> str | None:
     """None: data is routed if two chips have no link, so every group works."""
     return None
 

@@ -11,10 +11,10 @@ from ttmesh.ccl.planning.transfer_plan import (
     run_in_parallel,
 )
 
-ONE_LINE = True
+LINE_ONLY = True
 
 
-def refuses(group: ChipGroup) -> str | None:
+def unsupported_reason(group: ChipGroup) -> str | None:
     """None: chips in any order form a line."""
     return None
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from ttmesh.ccl.algorithms import bidirectional_ring, line
 from ttmesh.ccl.planning.transfer_plan import ChipGroup, Transfer, TransferPlan, forward_along_paths, run_in_parallel
 
-ONE_LINE = False
+LINE_ONLY = False
 CHUNKS_PER_SHARD = 2  # a ring sends half of each shard in either direction
 
 
-def refuses(group: ChipGroup) -> str | None:
+def unsupported_reason(group: ChipGroup) -> str | None:
     """A reason if an axis has length 1."""
     return "the chips form one line" if group.is_line else None
 

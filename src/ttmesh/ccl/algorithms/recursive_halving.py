@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from ttmesh.ccl.planning.transfer_plan import ChipGroup, Transfer, TransferPlan, forward_along_paths
 
-ONE_LINE = False
+LINE_ONLY = False
 
 
-def refuses(group: ChipGroup) -> str | None:
+def unsupported_reason(group: ChipGroup) -> str | None:
     """A reason if the size is not a power of two: partners differ in one bit of their index."""
     n = group.size
     return None if n & (n - 1) == 0 else f"{n} chips are not a power of two"

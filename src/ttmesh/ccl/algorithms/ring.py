@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from ttmesh.ccl.planning.transfer_plan import ChipGroup, Transfer, TransferPlan, forward_along_paths
 
-ONE_LINE = True
+LINE_ONLY = True
 
 
-def refuses(group: ChipGroup) -> str | None:
+def unsupported_reason(group: ChipGroup) -> str | None:
     """A reason if the group does not form a ring."""
     return None if group.is_ring or group.size == 1 else "the chips do not form a ring"
 

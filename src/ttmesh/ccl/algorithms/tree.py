@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from ttmesh.ccl.planning.transfer_plan import ChipGroup, Transfer, TransferPlan, forward_along_paths, group_into_rounds
 
-ONE_LINE = False
+LINE_ONLY = False
 
 
-def refuses(group: ChipGroup) -> str | None:
+def unsupported_reason(group: ChipGroup) -> str | None:
     """None: any number of chips forms a tree."""
     return None
 

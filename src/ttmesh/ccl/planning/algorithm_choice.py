@@ -46,9 +46,9 @@ def choose(group: ChipGroup, size_bytes: int, *, ring: bool) -> str:
 def make_plan(name: str, collective: str, group: ChipGroup, root: int = 0) -> TransferPlan:
     """The plan of a collective by an algorithm; raises if it does not support the group."""
     module = algorithm(name)
-    reason = module.refuses(group)
+    reason = module.unsupported_reason(group)
     if reason is not None:
-        supported = [other for other in names() if algorithm(other).refuses(group) is None]
+        supported = [other for other in names() if algorithm(other).unsupported_reason(group) is None]
         raise AlgorithmError(
             f"{collective} over {group.size} chips by {name!r} is not possible: {reason}",
             expected=one_of(supported),

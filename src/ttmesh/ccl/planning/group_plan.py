@@ -115,7 +115,7 @@ def list_axes_in_turn(mesh: MeshDevice, axis: int | None, algorithm_name: str | 
     """The axes that TT-NN handles one after the other if none is given on a mesh with several; None for one group."""
     if axis is not None or mesh.shape.is_line_topology():
         return None
-    if algorithm_name is not None and not algorithm(algorithm_name).ONE_LINE:
+    if algorithm_name is not None and not algorithm(algorithm_name).LINE_ONLY:
         return None
     return list(range(mesh.shape.dims()))
 

@@ -34,7 +34,7 @@ class Store(Protocol):
 
 
 @dataclass(frozen=True)
-class Sign:
+class Heartbeat:
     """The last heartbeat of a rank: its counter, the rank's activity, when it was received and when that activity began.
 
     `missed`: how many reads since then found no new heartbeat.
@@ -61,7 +61,7 @@ class Liveness:
         self._stopping = threading.Event()
         self._wake = threading.Event()
         self._ready = threading.Event()
-        self._signs: dict[int, Sign] = {}
+        self._signs: dict[int, Heartbeat] = {}
         self._watched_s = self._answered_s = time.monotonic()
         self._lost = False  # the connection to the store broke
         self._failure = ""
@@ -214,7 +214,7 @@ class Liveness:
             known = signs.get(rank)
             if known is None or known.count != int(count):
                 since_s = known.since_s if known is not None and known.doing == doing else now
-                signs[rank] = Sign(int(count), doing, now, since_s)
+                signs[rank] = Heartbeat(int(count), doing, now, since_s)
             else:
                 signs[rank] = replace(known, missed=known.missed + 1)
         self._signs, self._answered_s = signs, now

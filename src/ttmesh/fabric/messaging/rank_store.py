@@ -22,11 +22,11 @@ TRY_S, PAUSE_S = 2.0, 0.05  # for one connection, and between two
 ANSWER = timedelta(seconds=5)
 
 
-class Bell:
-    """A port of rank 0 that says where the store is to whoever connects.
+class RendezvousPort:
+    """The rendezvous: a port of rank 0 that tells ranks that join where the store is.
 
     A stopped process takes connections, too: torch would wait for its answer for ever, with Python's lock held. So the
-    store is only asked after the bell has answered.
+    store is only asked after this port has answered.
     """
 
     def __init__(self, port: int) -> None:
@@ -103,10 +103,10 @@ def open_liveness(
 
     `exchange` returns rank 0's text on every rank; it must not wait for any other rank.
     """
-    keep: tuple[TCPStore, Bell] | None = None
+    keep: tuple[TCPStore, RendezvousPort] | None = None
     text = ""
     if rank == 0:
-        bell = Bell(bell_port)
+        bell = RendezvousPort(bell_port)
         store = TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False)
         for other in range(size):
             store.set(f"sign/{other}", f"0 {ABSENT}")

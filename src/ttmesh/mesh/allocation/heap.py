@@ -39,8 +39,8 @@ class Heap:
     """The memory of one mesh: allocates cells, frees them, lists live ones. Buffers refer to it, it refers to no buffer."""
 
     __slots__ = (
-        "_allocator", "_freed_by_gc", "_lock", "chips", "closed", "device", "digest", "freed_mark", "lane_axes", "live",
-        "mesh_id", "taken_mark", "traces_live", "version",
+        "_allocator", "_freed_by_gc", "_lock", "allocation_high_water", "chips", "closed", "deletion_high_water", "device",
+        "digest", "lane_axes", "live", "mesh_id", "traces_live", "version",
     )  # fmt: skip
 
     def __init__(
@@ -53,8 +53,8 @@ class Heap:
         self.closed = False
         self.live: dict[BufferType, dict[int, Cell]] = {kind: {} for kind in BufferType}
         self.version = 0  # changes with every allocation and free: what traces bind to
-        self.taken_mark = 0  # highest end of a DRAM buffer allocated since a capture began
-        self.freed_mark = 0
+        self.allocation_high_water = 0  # highest end of a DRAM buffer allocated since a capture began
+        self.deletion_high_water = 0
         self.traces_live = 0
         self.digest: Digest | None = None  # only where several ranks must make the same allocations
         self._allocator = Allocator(space, chips)
@@ -118,8 +118,8 @@ class Heap:
             cell.writes = 0
             self.live[kind][address] = cell
             self.version += 1
-            if kind is DRAM and address + bank_bytes > self.taken_mark:
-                self.taken_mark = address + bank_bytes
+            if kind is DRAM and address + bank_bytes > self.allocation_high_water:
+                self.allocation_high_water = address + bank_bytes
             if self.digest is not None:
                 self.digest.add(kind, address, bank_bytes, label)
             if self.traces_live:
@@ -147,8 +147,8 @@ class Heap:
             address = lists[0].allocate(bank_bytes, bottom_up=BOTTOM_UP[kind])
             if address is None:
                 raise self._out_of_memory(room, label)
-            if kind is DRAM and address + bank_bytes > self.taken_mark:
-                self.taken_mark = address + bank_bytes
+            if kind is DRAM and address + bank_bytes > self.allocation_high_water:
+                self.allocation_high_water = address + bank_bytes
         return address
 
     def free_temporary(self, room: Room, memory: Buffer | int) -> None:
@@ -158,8 +158,8 @@ class Heap:
             return
         with self._lock:
             self._allocator.lists[room.buffer_type][0].free(memory)
-            if room.buffer_type is DRAM and memory + room.bank_bytes > self.freed_mark:
-                self.freed_mark = memory + room.bank_bytes
+            if room.buffer_type is DRAM and memory + room.bank_bytes > self.deletion_high_water:
+                self.deletion_high_water = memory + room.bank_bytes
 
     def allocate_at(
         self, kind: BufferType, address: int, size_bytes: int, page_bytes: int, bank_bytes: int, banks: int, label: str
@@ -218,8 +218,8 @@ class Heap:
         for spans in self._allocator.lists[kind]:
             spans.free(address)
         self.version += 1
-        if kind is DRAM and address + room.bank_bytes > self.freed_mark:
-            self.freed_mark = address + room.bank_bytes
+        if kind is DRAM and address + room.bank_bytes > self.deletion_high_water:
+            self.deletion_high_water = address + room.bank_bytes
         if signals.listening:
             signals.emit(Freed(self.mesh_id, cell.buffer_id))
 

@@ -38,7 +38,7 @@ def begin_trace_capture(mesh_device: MeshDevice, *, cq_id: int | None = None) ->
     queue.finish()
     trace = Trace(MeshTraceId(next(_ids)), queue.id)
     mesh_device.traces[trace.id] = trace
-    mesh_device.heap.taken_mark = mesh_device.heap.freed_mark = 0
+    mesh_device.heap.allocation_high_water = mesh_device.heap.deletion_high_water = 0
     queue.recording = trace.commands
     return trace.id
 
@@ -131,7 +131,7 @@ def _find_trace(mesh_device: MeshDevice, trace_id: MeshTraceId) -> Trace:
 def _allocate_trace_buffer(mesh_device: MeshDevice, trace: Trace) -> Buffer:
     """Allocate memory for the trace: in the trace region, or from the top of DRAM when there is none."""
     heap = mesh_device.heap
-    allocated, freed = heap.taken_mark, heap.freed_mark
+    allocated, freed = heap.allocation_high_water, heap.deletion_high_water
     others = max((t.high_water for t in mesh_device.traces.values() if t is not trace), default=0)
     trace.high_water = max(compute_dram_high_water(trace.cells()), allocated, freed)
     size = -(-compute_trace_bytes(trace.programs) // TRACE_BUFFER_PAGE_BYTES) * TRACE_BUFFER_PAGE_BYTES

@@ -17,7 +17,7 @@ def key_of(tensor: Tensor) -> Key:
     return id(tensor.buffer), tensor.buffer.writes
 
 
-def step_back(node: Node, grads: Sequence[Tensor | None], needed: list[bool]) -> Sequence[Tensor | None]:
+def make_backward_step(node: Node, grads: Sequence[Tensor | None], needed: list[bool]) -> Sequence[Tensor | None]:
     """The gradients of a node's inputs."""
     gradients: list[Tensor | None] = [None] * len(node.inputs)
     if node.name in CONSTANT:

@@ -205,7 +205,7 @@ def nlp_create_qkv_heads_boltz(
 @op(
     "ttnn.experimental.nlp_concat_heads_boltz",
     golden=goldens.concat_heads_boltz,
-    least_rank=4,
+    min_rank=4,
 )
 def nlp_concat_heads_boltz(input_tensor: Lanes, lane_axes: int) -> Lanes:
     """[heads, rows, rows, dim] → [1, rows, rows, heads · dim]."""
@@ -230,7 +230,7 @@ def _concat_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     "ttnn.experimental.nlp_concat_heads",
     golden=goldens.concat_heads_4d,
     out=_concat_spec,
-    least_rank=4,
+    min_rank=4,
 )
 def nlp_concat_heads(input_tensor: Lanes) -> Lanes:
     """[batch, heads, rows, dim] → [batch, 1, rows, heads · dim]."""
@@ -241,7 +241,7 @@ def nlp_concat_heads(input_tensor: Lanes) -> Lanes:
     "ttnn.experimental.concatenate_heads",
     golden=goldens.concat_heads_4d,
     out=_concat_spec,
-    least_rank=4,
+    min_rank=4,
 )
 def concatenate_heads_on_grid(input_tensor: Lanes) -> Lanes:
     """[batch, heads, rows, dim] → [batch, 1, rows, heads · dim]."""
@@ -264,7 +264,7 @@ def _check_concat(call: Call) -> None:
     golden=goldens.concatenate_heads,
     out=_concat_spec,
     check=_check_concat,
-    least_rank=4,
+    min_rank=4,
 )
 def concatenate_heads(input_tensor: Lanes) -> Lanes:
     """[batch, heads, rows, dim] → [batch, rows, heads · dim]."""

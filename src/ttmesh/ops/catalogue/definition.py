@@ -263,7 +263,7 @@ def device_operation(
     takes: Iterable[str] | None = None,
     recheck: bool = False,
     alias: Callable[[Call], Sequence[int] | None] | None = None,
-    least_rank: int = 0,
+    min_rank: int = 0,
     engine: EngineRule | None = None,
 ) -> Callable[[Callable[..., Any]], DeviceOperation]:
     """Make a lane function callable on tensors, by keywords, without entering it into the catalogue.
@@ -291,7 +291,7 @@ def device_operation(
             specialise=specialise,
             recheck=recheck,
             alias=alias,
-            least_rank=least_rank,
+            min_rank=min_rank,
             engine=engine or engine_rules.get(name),
             lane_arguments=frozenset(inspect.signature(lane).parameters if takes is None else takes),
         )
@@ -320,7 +320,7 @@ def op(
     takes: Iterable[str] | None = None,
     recheck: bool = False,
     alias: Callable[[Call], Sequence[int] | None] | None = None,
-    least_rank: int = 0,
+    min_rank: int = 0,
     engine: EngineRule | None = None,
 ) -> Callable[[Callable[..., Any]], OpFunction]:
     """Define a lane function as the operation of this name.
@@ -332,7 +332,7 @@ def op(
     make = device_operation(
         name, out=out, check=check, topology=topology, runtime=runtime, programs=programs, scratch=scratch,
         writes=writes, outputs=outputs, host=host, in_place=in_place, specialise=specialise, takes=takes, recheck=recheck,
-        stages=stages, alias=alias, least_rank=least_rank, engine=engine,
+        stages=stages, alias=alias, min_rank=min_rank, engine=engine,
     )  # fmt: skip
 
     def decorate(lane: Callable[..., Any]) -> OpFunction:

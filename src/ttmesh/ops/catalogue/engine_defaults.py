@@ -61,7 +61,7 @@ def are_float32(case: Case) -> bool:
     return {spec.dtype for spec in case.specs[:2]} == {float32}
 
 
-def three_on_wormhole(case: Case) -> MathFidelity:
+def hifi3_on_wormhole(case: Case) -> MathFidelity:
     """HiFi4, but HiFi3 on Wormhole, whose 32-bit registers have a fault that HiFi4 meets more often."""
     return MathFidelity.HiFi3 if case.arch is Arch.WORMHOLE_B0 else HIFI4
 
@@ -76,7 +76,7 @@ def _group_norm_wide(case: Case) -> bool:
 
 def _mean(case: Case) -> EngineConfig | None:
     """Like a sum; means of float32 with a 32-bit destination take the vector unit unless told to be fast."""
-    config = follow(three_on_wormhole, wide=True)(case)
+    config = follow(hifi3_on_wormhole, wide=True)(case)
     accurate = is_float32(case) and not case["fast_and_approximate_mode"]
     return None if config is None or (accurate and config.fp32_dest) else config
 
@@ -96,8 +96,8 @@ _TRANSFORMER, _EXPERIMENTAL = "ttnn.transformer.", "ttnn.experimental."
 _PREFILL = "ttnn.experimental.deepseek_prefill."
 
 engine_rules: dict[str, EngineRule] = dict([
-    *_table(follow(three_on_wormhole, wide=True), "sum global_avg_pool2d batch_norm"),
-    ("ttnn.batch_norm running statistics", follow(three_on_wormhole, wide=True)),
+    *_table(follow(hifi3_on_wormhole, wide=True), "sum global_avg_pool2d batch_norm"),
+    ("ttnn.batch_norm running statistics", follow(hifi3_on_wormhole, wide=True)),
     *_table(_mean, "mean"),
     *_table(follow(HIFI4), "fast_reduce_nc hc_sum_reduce multi_scale_deformable_attn", _EXPERIMENTAL),
     *_table(follow(HIFI4, fixed=True), "post_combine_reduce", _PREFILL),
@@ -145,7 +145,7 @@ engine_rules: dict[str, EngineRule] = dict([
     *_table(follow(HIFI4), "rms_norm layer_norm_pre_all_gather layer_norm_post_all_gather rms_norm_post_all_gather"),
     *_table(follow(HIFI4, wide=_group_norm_wide), "group_norm"),
     *_table(
-        follow(three_on_wormhole, wide=True),
+        follow(hifi3_on_wormhole, wide=True),
         "softmax softmax_in_place scale_mask_softmax scale_mask_softmax_in_place "
         "scale_causal_mask_hw_dims_softmax_in_place",
     ),
@@ -160,7 +160,7 @@ _VECTOR = "sums on the vector unit: as in ideal"
 _WELFORD = "Welford's method on the vector unit: as in ideal"
 
 # Operations that multiply matrices or sum and are not in the table above, or not always, with the reason.
-BESIDE_THE_ENGINE: dict[str, str] = {
+NOT_IN_TABLE: dict[str, str] = {
     **_reasons("follows; the call's program decides", "matmul linear matmul_batched_weights addmm sparse_matmul"),
     **_reasons("a difference, then ttnn.sum or ttnn.mean, which follow", "mse_loss l1_loss"),
     **_reasons("follows, but float32 is averaged on the vector unit", "mean"),

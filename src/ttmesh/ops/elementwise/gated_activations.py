@@ -323,13 +323,13 @@ def std_hw(input_tensor: Tensor) -> Tensor:
     return _variance_hw(input_tensor, root=True)
 
 
-@op("ttnn.tril", golden=movement.tril, least_rank=2)
+@op("ttnn.tril", golden=movement.tril, min_rank=2)
 def tril(input_tensor: Tensor, diagonal: int) -> Tensor:
     """The lower triangle of the last two dims, zeros elsewhere."""
     return torch.tril(input_tensor, diagonal)
 
 
-@op("ttnn.triu", golden=movement.triu, least_rank=2)
+@op("ttnn.triu", golden=movement.triu, min_rank=2)
 def triu(input_tensor: Tensor, diagonal: int) -> Tensor:
     """The upper triangle of the last two dims, zeros elsewhere."""
     return torch.triu(input_tensor, diagonal)

@@ -21,7 +21,7 @@ GOLDEN_ACTIVATIONS: dict[str, Callable[[Lanes], Lanes]] = {"SILU": F.silu, "GELU
     "ttnn.experimental.dit_rms_norm_unary_fused",
     golden=goldens.rms_norm_with_activation,
     check=check_parameters,
-    least_rank=1,
+    min_rank=1,
 )
 def dit_rms_norm_unary_fused(
     input_tensor: Lanes,

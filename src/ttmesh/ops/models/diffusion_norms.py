@@ -161,7 +161,7 @@ def _check_rms_pre(call: Call) -> None:
 @op(
     "ttnn.experimental.wan_fused_rmsnorm_pre_allgather",
     golden=goldens.wan_rms_norm_pre,
-    least_rank=1,
+    min_rank=1,
     check=_check_rms_pre,
     out=_stats_spec,
 )

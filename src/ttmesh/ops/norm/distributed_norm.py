@@ -79,7 +79,7 @@ def _read_moments(stats: Lanes, width: int, *, means: bool, both: bool) -> tuple
     return (second, first) if means else (first, second)
 
 
-@device_operation("ttnn.layer_norm_pre_all_gather", out=_stats_spec, check=_check_residual, least_rank=4)
+@device_operation("ttnn.layer_norm_pre_all_gather", out=_stats_spec, check=_check_residual, min_rank=4)
 def _row_stats(
     input_tensor: Lanes, residual_input_tensor: Lanes | None, both: bool, specs: Sequence[TensorSpec]
 ) -> Lanes:

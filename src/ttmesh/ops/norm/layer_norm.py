@@ -197,7 +197,7 @@ def _specialise_rms_norm(case: Case) -> Callable[..., Lanes] | None:
     golden=goldens.layer_norm,
     out=_norm_spec,
     check=_check_norm,
-    least_rank=1,
+    min_rank=1,
     scratch=_norm_scratch,
     specialise=_specialise_layer_norm,
 )
@@ -227,7 +227,7 @@ def layer_norm(
     golden=goldens.rms_norm,
     out=_norm_spec,
     check=_check_norm,
-    least_rank=1,
+    min_rank=1,
     scratch=_norm_scratch,
     specialise=_specialise_rms_norm,
 )

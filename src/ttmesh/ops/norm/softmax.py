@@ -101,7 +101,7 @@ def _read_mask_rows(mask: Lanes, width: int, causal: bool, lane_axes: int, spec:
     return mask[..., :1, :] if mask.shape[-2] == TILE and not causal else mask
 
 
-@op("ttnn.scale_mask_softmax", golden=goldens.scale_mask_softmax, check=_check_mask, runtime=("scale",), least_rank=1)
+@op("ttnn.scale_mask_softmax", golden=goldens.scale_mask_softmax, check=_check_mask, runtime=("scale",), min_rank=1)
 def scale_mask_softmax(
     input_tensor: Lanes,
     scale: float | None,
@@ -118,7 +118,7 @@ def _define_in_place(name: str) -> OpFunction:
     @op(
         name,
         golden=goldens.scale_mask_softmax,
-        least_rank=1,
+        min_rank=1,
         out=like_written,
         check=_check_mask,
         runtime=("scale",),

@@ -325,9 +325,7 @@ _define_adaptive("ttnn.adaptive_avg_pool2d", "avg", goldens.adaptive_avg_pool2d)
 _define_adaptive("ttnn.adaptive_max_pool2d", "max", goldens.adaptive_max_pool2d)
 
 
-@device_operation(
-    "ttnn.global_avg_pool2d", least_rank=3, out=lambda call, inferred: [_global_spec(call, inferred[0][0])]
-)
+@device_operation("ttnn.global_avg_pool2d", min_rank=3, out=lambda call, inferred: [_global_spec(call, inferred[0][0])])
 def _mean(input_tensor: Lanes) -> Lanes:
     return engine.mean(input_tensor.float(), (-3, -2), keepdim=True)
 

@@ -131,7 +131,7 @@ class Operation:
     specialise: a function of the tensors and runtime values alone, in the order that the lane function takes them, with
       everything decided that the other arguments and the specs decide; None where there is none. Plans keep it.
     alias: the shape of the result where TT-NN hands the first tensor's own memory back, else None.
-    least_rank: how many dims of the first tensor the lane function counts on: with fewer it would reach the mesh axes.
+    min_rank: how many dims of the first tensor the lane function counts on: with fewer it would reach the mesh axes.
     engine: how the matrix engine is set for a call, where TTMESH_NUMERICS is not ideal; None where it has no part in it.
     in_place: the lane function changes the values of `writes` themselves (and rounds them itself) instead of making
       new ones: a kv cache is not copied.
@@ -153,7 +153,7 @@ class Operation:
     specialise: Specialise | None = None
     recheck: bool = False
     alias: Callable[[Call], Sequence[int] | None] | None = None
-    least_rank: int = 0
+    min_rank: int = 0
     engine: Callable[[Case], EngineConfig | None] | None = None
     lane_arguments: frozenset[str] = field(default_factory=frozenset)
 
@@ -325,8 +325,8 @@ def _plan(operation: Operation, call: Call, inputs: Arguments, key: Hashable) ->
     check_types(operation.name, call.arguments)
     if operation.check is not None:
         operation.check(call)
-    if operation.least_rank:
-        _check_rank(call, operation.least_rank)
+    if operation.min_rank:
+        _check_rank(call, operation.min_rank)
     axes = call.mesh.shape.dims()
     names = positions_of(inputs)
     static = static_arguments(operation.lane_arguments, inputs, call.specs, axes, META)
