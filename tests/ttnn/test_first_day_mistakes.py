@@ -131,7 +131,9 @@ def test_private_names_are_pythons_own_errors(mesh: Any) -> None:
             r"dim a: 64, dim b: 32; .* 64 columns",
         ),
         (
-            lambda m: ttnn.transformer.scaled_dot_product_attention(put(m, 1, 8, 32, 64), *[put(m, 1, 8, 32, 32)] * 2),
+            lambda m: ttnn.transformer.scaled_dot_product_attention(
+                put(m, 1, 8, 32, 64, dtype=ttnn.bfloat16), *[put(m, 1, 8, 32, 32, dtype=ttnn.bfloat16)] * 2
+            ),
             r"K and V hidden dim must match. Got K: 32, V: 32; expected 64, the head size of Q",
         ),
         (lambda m: ttnn.execute_trace(m, 7, cq_id=0), r"expected a captured trace; this mesh has none"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import shlex
 from collections.abc import Callable
 
@@ -10,6 +11,7 @@ from ttmesh.base.settings import MAX_SECONDS, parse_integer, parse_seconds
 
 DAY_MS = 24 * 3600 * 1000
 MAX_ID = 2**31 - 1
+MAX_FLOAT32 = 3.4e38
 
 
 def number(low: int, high: int) -> Callable[[str], int]:
@@ -48,6 +50,24 @@ def correlation(text: str) -> float:
     if not -1 <= value <= 1:
         raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a number from -1 to 1")
     return value
+
+
+def finite(text: str) -> float:
+    """A number that float32 holds."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.inf
+    if not abs(value) <= MAX_FLOAT32:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a number of at most {MAX_FLOAT32:.1e}")
+    return value
+
+
+def module_name(text: str) -> str:
+    """A module's dotted name."""
+    if not all(part.isidentifier() for part in text.split(".")):
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not the name of a module, as pytest is")
+    return text
 
 
 def words(text: str) -> tuple[str, ...]:

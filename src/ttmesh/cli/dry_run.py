@@ -17,6 +17,7 @@ from ttmesh import dropin, shim
 from ttmesh.base.atomic_files import write_file
 from ttmesh.base.errors import MeshError, OutOfMemoryError, one_of, suggest_names
 from ttmesh.chip.catalogue import current_system
+from ttmesh.cli._arguments import finite, module_name
 from ttmesh.cli._program_arguments import add_program, mention_own_options
 from ttmesh.cli.run import check_program, run_module, run_script
 from ttmesh.dryrun.dry_context import dry_run
@@ -43,10 +44,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--fail-on", default="oom", metavar="WORDS", help="end with status 1 on these: oom, or none")
     parser.add_argument(
-        "--assume", type=float, metavar="NUMBER", help="what a value that does not exist is where the program reads it"
+        "--assume", type=finite, metavar="NUMBER", help="what a value that does not exist is where the program reads it"
     )
     parser.add_argument(
-        "-m", dest="module", metavar="MODULE", help="run a module instead of a file, for example pytest"
+        "-m",
+        dest="module",
+        type=module_name,
+        metavar="MODULE",
+        help="run a module instead of a file, for example pytest",
     )
     add_program(parser)
 

@@ -41,7 +41,8 @@ def attention_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 
 def prefill_scratch(call: Call) -> int:
     """Circular buffers per core, as TT-NN's program factory sizes them."""
-    latent = call["head_dim_v"]  # of attention whose values are the first columns of its keys
+    latent = call["head_dim_v"]  # of attention whose values are the first columns of its keys; or a tensor of values
+    latent = latent if isinstance(latent, int) else None
     q, k, v = (call.specs[i] for i in (0, 1, 2 if latent is None else 1))
     config, kernel, mask = call["program_config"], call["compute_kernel_config"], call["attn_mask"]
     rows = max((config.q_chunk_size if config else TILE) // TILE, 1)

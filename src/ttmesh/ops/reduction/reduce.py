@@ -165,6 +165,8 @@ def _result_spec(call: Call, shape: Sequence[int], layout: Layout) -> TensorSpec
     config, spec = result.memory_config, call.specs[0]
     if config.memory_layout is not TensorMemoryLayout.BLOCK_SHARDED or config.shard_spec is None or call["keepdim"]:
         return result
+    if config.created_with_nd_shard_spec:
+        return result
     dims = normalize_dims(call["dim"], len(spec.shape))
     kept = [1 if i - len(spec.shape) in dims else extent for i, extent in enumerate(spec.shape)]
     if is_reshape_view(_reduced_spec(call, kept, layout), shape, config):
@@ -222,6 +224,8 @@ def _reduced_shards(call: Call, shards: NdShardSpec, layout: Layout) -> NdShardS
             extents[dim] = 1
     if not call["keepdim"]:
         extents = [extent for i, extent in enumerate(extents, -len(extents)) if i not in dims] or [1]
+        if any(dim >= -2 for dim in dims):  # a copy by matrices
+            extents[:-2] = [1] * len(extents[:-2])
     if layout is Layout.TILE:
         extents[-2:] = [round_up(extent, 32) for extent in extents[-2:]]
     return NdShardSpec(extents, shards.grid, shards.orientation, shards.shard_distribution_strategy)
