@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import shlex
 from collections.abc import Callable
 
@@ -47,6 +48,17 @@ def correlation(text: str) -> float:
         value = 2.0
     if not -1 <= value <= 1:
         raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a number from -1 to 1")
+    return value
+
+
+def finite(text: str) -> float:
+    """Any number but infinity and nan."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.inf
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a number")
     return value
 
 

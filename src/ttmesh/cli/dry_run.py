@@ -17,6 +17,7 @@ from ttmesh import dropin, shim
 from ttmesh.base.atomic_files import write_file
 from ttmesh.base.errors import MeshError, OutOfMemoryError, one_of, suggest_names
 from ttmesh.chip.catalogue import current_system
+from ttmesh.cli._arguments import finite
 from ttmesh.cli._program_arguments import add_program, mention_own_options
 from ttmesh.cli.run import check_program, run_module, run_script
 from ttmesh.dryrun.dry_context import dry_run
@@ -43,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--fail-on", default="oom", metavar="WORDS", help="end with status 1 on these: oom, or none")
     parser.add_argument(
-        "--assume", type=float, metavar="NUMBER", help="what a value that does not exist is where the program reads it"
+        "--assume", type=finite, metavar="NUMBER", help="what a value that does not exist is where the program reads it"
     )
     parser.add_argument(
         "-m", dest="module", metavar="MODULE", help="run a module instead of a file, for example pytest"
@@ -62,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         return 1
     mention_own_options(args, args.program[args.module is None :])
     _prepare(args.system)
-    name = args.module or Path(args.program[0]).name
+    name = args.module if args.module is not None else Path(args.program[0]).name
     status = 0
     with _show_progress(name) as progress, dry_run(progress, assume=args.assume) as done:
         try:
