@@ -110,7 +110,11 @@ def check_fully(wheel: Path, name: str) -> None:
     for example in listed.split():
         name = example.rpartition("/")[2]
         ranks = OVER_RANKS.get(name)
-        launched = ["launch", "-n", str(ranks), "--engine", "torchdist", python, "-m", "ttmesh"] if ranks else []
+        launched = (
+            ["launch", "-n", str(ranks), "--engine", "torchdist", "--mesh-per-rank", python, "-m", "ttmesh"]
+            if ranks
+            else []
+        )
         call(python, "-m", "ttmesh", *launched, "examples", example, *SHORT.get(name, []))
     tests = OUT / "tests"
     shutil.rmtree(tests, ignore_errors=True)
