@@ -97,6 +97,7 @@ def check_fully(wheel: Path, name: str) -> None:
         str(ROOT / "constraints.txt"),
         "pytest",
         "pytest-timeout",
+        "hypothesis",
         "nbclient",
         "ipykernel",
     )
