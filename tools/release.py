@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -96,6 +97,7 @@ def check_fully(wheel: Path, name: str) -> None:
         str(ROOT / "constraints.txt"),
         "pytest",
         "pytest-timeout",
+        "hypothesis",
         "nbclient",
         "ipykernel",
     )
@@ -109,7 +111,11 @@ def check_fully(wheel: Path, name: str) -> None:
     for example in listed.split():
         name = example.rpartition("/")[2]
         ranks = OVER_RANKS.get(name)
-        launched = ["launch", "-n", str(ranks), "--engine", "torchdist", python, "-m", "ttmesh"] if ranks else []
+        launched = (
+            ["launch", "-n", str(ranks), "--engine", "torchdist", "--mesh-per-rank", python, "-m", "ttmesh"]
+            if ranks
+            else []
+        )
         call(python, "-m", "ttmesh", *launched, "examples", example, *SHORT.get(name, []))
     tests = OUT / "tests"
     shutil.rmtree(tests, ignore_errors=True)
@@ -144,7 +150,7 @@ def check_commands(python: Path, name: str) -> None:
     """Commands against a server of their own."""
     socket = OUT / f"{name}.sock"
     socket.unlink(missing_ok=True)
-    env = {**os.environ, "TTMESH_SOCKET": str(socket)}
+    env = {**clean_environment(os.environ), "TTMESH_SOCKET": str(socket)}
     with subprocess.Popen(
         [python, "-m", "ttmesh", "server"], env=env, stdout=subprocess.PIPE, text=True, cwd=OUT
     ) as server:
@@ -204,15 +210,24 @@ def find_built(pattern: str) -> Path:
     return found[0]
 
 
+def clean_environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """The variables without those that would bring the checkout's code in."""
+    return {key: value for key, value in variables.items() if key != "PYTHONPATH"}
+
+
 def call(
     *command: str | Path, env: dict[str, str] | None = None, cwd: Path | None = None, allowed: tuple[int, ...] = (0,)
 ) -> str:
     """Run a command away from the checkout, without its PYTHONPATH; what it printed."""
-    clean = {key: value for key, value in (env or os.environ).items() if key != "PYTHONPATH"}
     OUT.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     done = subprocess.run(
-        list(map(str, command)), env=clean, cwd=cwd or OUT, capture_output=True, text=True, check=False
+        list(map(str, command)),
+        env=clean_environment(env or os.environ),
+        cwd=cwd or OUT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     shown = " ".join(map(str, command[1:]))[:110]
     print(f"release: {time.monotonic() - began:6.1f} s  {shown}", flush=True)
