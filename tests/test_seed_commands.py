@@ -37,6 +37,7 @@ def test_the_coordinator_test_says_custom_coordinator_and_trace() -> None:
     assert "Device 0: L1 = 73 KB" in done.stdout
 
 
+@pytest.mark.deep  # test_one_command_runs_all_coordinators has the same eight in one process
 def test_the_script_runs_all_coordinators() -> None:
     done = shell(["bash", "test_all_coordinators.sh"])
 

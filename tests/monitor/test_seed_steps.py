@@ -98,7 +98,7 @@ def test_seed_001_two_tensors_of_100_mb_on_all_eight_devices_then_baseline(addre
         leaks = monitor.leaks()
 
     assert [d.usage["DRAM"].buffers for d in state.devices] == [2] * 8
-    assert page.count("DRAM:    200.00 MB /     11.97 GB") == 8
+    assert page.count("DRAM:    200.00 MB /     12.00 GB") == 8
     assert (leaks.ended[0].orderly, leaks.ended[0].held, leaks.ended[0].at_close) == (True, [], [])
     text = server.stop()
     assert text.count(f"Allocated {MB100} bytes of DRAM on device") == 16
