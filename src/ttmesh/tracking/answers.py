@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
 from collections.abc import Iterator
 from sys import getsizeof
@@ -18,6 +19,7 @@ from ttmesh.tracking.state import (
     Answer,
     Buffers,
     BufferState,
+    DeviceKey,
     DeviceState,
     Histories,
     HistoryState,
@@ -36,6 +38,7 @@ from ttmesh.tracking.wire import Query
 REPLY_BYTES = 4 << 20  # about; entries that do not fit are left out and counted
 USAGE_BYTES, POINT_BYTES, DEVICE_BYTES, BUFFER_BYTES = 24, 24, 900, 160  # estimated size when encoded, rather too high
 MESHES_SHOWN = 64  # of one process
+CLOSED_SHOWN = 64  # devices that no process has open any more, with their histories
 AT_ONCE = 4096  # buffers or points visited per turn
 
 T = TypeVar("T")
@@ -102,10 +105,8 @@ class Answers:
 
     def _find_histories(self, query: Query, now_s: float) -> Iterator[Histories | None]:
         series: list[HistoryState] = []
-        room, left_out = REPLY_BYTES, 0
-        for key, device in sorted(self._ledger.devices.items()):
-            if query.device >= 0 and key != (query.host, query.system, query.device):
-                continue
+        room, left_out, visited = REPLY_BYTES, 0, 0
+        for key, device in self._list_devices_with_past(query):
             for pool, account in device.pools.items():
                 if account.history is None:
                     continue
@@ -115,8 +116,22 @@ class Answers:
                 points = account.history.window(now_s=now_s, length_s=query.window_s, most=query.points)
                 room -= POINT_BYTES * len(points) + 2 * (len(device.host) + len(device.system)) + 50
                 series.append(HistoryState(*key, pool, device.is_open, points))
-            yield None  # at most an hour of seconds for each pool
+                visited += len(points)
+            visited += 16  # what a device without points costs, in points
+            if visited >= AT_ONCE:
+                visited = 0
+                yield None
         yield Histories(series, left_out)
+
+    def _list_devices_with_past(self, query: Query) -> list[tuple[DeviceKey, Device]]:
+        """The device that was asked for; else open ones and those that were closed last, shortest names first."""
+        if query.device >= 0:
+            key = query.host, query.system, query.device
+            return [(key, self._ledger.devices[key])] if key in self._ledger.devices else []
+        found = sorted(self._ledger.devices.items(), key=lambda each: (len(each[0][0]) + len(each[0][1]), each[0]))
+        closed = [device for _, device in found if not device.is_open]
+        shown = {device.key for device in heapq.nlargest(CLOSED_SHOWN, closed, key=lambda one: one.unused_since_s)}
+        return [(key, device) for key, device in found if device.is_open or key in shown]
 
     def _find_buffers(self, query: Query) -> Iterator[Buffers | None]:
         wanted = [p for p in list(self._ledger.processes.values()) if p.who.host == query.host]
