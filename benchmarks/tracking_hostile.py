@@ -202,9 +202,10 @@ def soak(
     process = psutil.Process(server.pid)
     most_rss = most_held = 0
     with Monitor(address, token=TOKEN, timeout_s=60.0) as monitor:
+        first = min((d.key for d in monitor.state().devices), key=lambda key: (len(key[0]) + len(key[1]), key))
         end_s = time.monotonic() + seconds
         while time.monotonic() < end_s:
-            for ask in (monitor.state, lambda: monitor.buffers(0), monitor.histories, monitor.leaks):
+            for ask in (monitor.state, lambda: monitor.buffers(first), monitor.histories, monitor.leaks):
                 began_s = time.monotonic()
                 answer = ask()
                 times.append(time.monotonic() - began_s)

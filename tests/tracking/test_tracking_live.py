@@ -194,7 +194,7 @@ def test_marks_and_call_sites_reach_the_monitor(server, monitor, start):
     program.do("mark step 3")
     program.do("allocate 10 1")
 
-    buffers = eventually(lambda: monitor.buffers(0), lambda found: [b.site for b in found.buffers] not in ([], [""]))
+    buffers = eventually(lambda: monitor.buffers(), lambda found: [b.site for b in found.buffers] not in ([], [""]))
 
     assert "emitting_program.py:" in buffers.buffers[0].site
     assert buffers.buffers[0].label == "matmul"
