@@ -42,12 +42,12 @@ class Monitor:
 
     def buffers(self, device: DeviceKey | None = None, *, limit: int = 2000) -> Buffers:
         """The largest buffers of one device, or of all."""
-        host, system, physical_id = device or EVERY_DEVICE
+        host, system, physical_id = EVERY_DEVICE if device is None else device
         return self._ask(wire.Query("buffers", physical_id, host, limit, system=system), Buffers)
 
     def histories(self, device: DeviceKey | None = None, *, window_s: int = 120, points: int = HOUR) -> Histories:
         """Memory use over the last seconds of one device, or of all, each pool in at most so many points."""
-        host, system, physical_id = device or EVERY_DEVICE
+        host, system, physical_id = EVERY_DEVICE if device is None else device
         return self._ask(wire.Query("history", physical_id, host, 0, window_s, system, points), Histories)
 
     def leaks(self) -> Leaks:

@@ -224,7 +224,7 @@ def _reduced_shards(call: Call, shards: NdShardSpec, layout: Layout) -> NdShardS
             extents[dim] = 1
     if not call["keepdim"]:
         extents = [extent for i, extent in enumerate(extents, -len(extents)) if i not in dims] or [1]
-        if any(dim >= -2 for dim in dims):  # a copy by matrices
+        if any(dim >= -2 for dim in dims):  # asked of TT-NN for dim=-2; other dims may differ
             extents[:-2] = [1] * len(extents[:-2])
     if layout is Layout.TILE:
         extents[-2:] = [round_up(extent, 32) for extent in extents[-2:]]
