@@ -99,11 +99,16 @@ def apply_pair_rotary(x: Lanes, cos: Lanes, sin: Lanes, trans_mat: Lanes) -> Lan
     return engine.add(engine.multiply(x.float(), cos.float()), engine.multiply(rotated, sin.float()))
 
 
+def _match_rows(table: Lanes, rows: int) -> Lanes:
+    """The first rows of a table; TT-NN takes a shorter one too and reads what lies behind it: zeros here."""
+    return F.pad(table[..., :rows, :], (0, 0, 0, max(rows - table.shape[-2], 0)))
+
+
 def _apply_llama_rotary(x: Lanes, cos: Lanes, sin: Lanes, trans_mat: Lanes, is_decode_mode: bool) -> Lanes:
     if is_decode_mode:
         cos, sin = _select_user_rows(cos, x.shape[-3]), _select_user_rows(sin, x.shape[-3])
     else:
-        cos, sin = cos[..., : x.shape[-2], :], sin[..., : x.shape[-2], :]
+        cos, sin = _match_rows(cos, x.shape[-2]), _match_rows(sin, x.shape[-2])
     return apply_pair_rotary(x, cos, sin, trans_mat)
 
 
