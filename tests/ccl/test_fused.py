@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from ccl_meshes import lanes_of, on, opened, random_lanes
@@ -43,6 +45,26 @@ def test_multiply_and_scatter() -> None:
         total = (values[0] @ weight[0]).sum(0)
         assert torch.allclose(lanes_of(multiplied)[0], values[0] @ weight[0], atol=1e-3)
         assert torch.allclose(lanes_of(shard)[0], torch.stack(total.chunk(4, -1)), atol=1e-3)
+
+
+def test_two_products_and_the_scatter_of_the_first() -> None:
+    with opened((1, 4)) as mesh:
+        values, *weights = (
+            random_lanes((1, 4), (1, 1, *s), float32, seed=n) for n, s in enumerate(((32, 64),) + ((64, 128),) * 2)
+        )
+        a, w, second = (on(mesh, x, float32, layout=TILE) for x in (values, *weights))
+        fused = partial(ttnn.experimental.llama_rs_matmul, a, w, None, 3, None, 1, mesh, 1, None)
+
+        multiplied, other, shard = fused(second_weight_tensor=second)
+
+        expected = [values[0] @ weight[0] for weight in weights]
+        assert torch.allclose(lanes_of(multiplied)[0], expected[0], atol=1e-3)
+        assert torch.allclose(lanes_of(other)[0], expected[1], atol=1e-3)
+        assert torch.allclose(lanes_of(shard)[0], torch.stack(expected[0].sum(0).chunk(4, -1)), atol=1e-3)
+        with pytest.raises(RuntimeError, match="Exactly one of rs_tensor or second_weight_tensor must have a value"):
+            fused()
+        with pytest.raises(RuntimeError, match="Exactly one of rs_tensor or second_weight_tensor must have a value"):
+            fused(second_weight_tensor=second, rs_tensor=a)
 
 
 def test_a_norm_over_cut_columns_replaces_its_residual() -> None:

@@ -103,3 +103,46 @@ def test_attention_whose_chunks_do_not_fit_is_refused(mesh: Any) -> None:
 
     with pytest.raises(RuntimeError, match="Statically allocated circular buffers"):
         ttnn.transformer.scaled_dot_product_attention(heads, heads, heads, program_config=config)
+
+
+def repeat_on_cores(mesh: Any, values: torch.Tensor, dtype: Any, cores: int) -> Any:
+    """The same rows on every core, in L1, as models that decode quickly keep them."""
+    grid = ttnn.CoreRangeSet([ttnn.CoreRange(ttnn.CoreCoord(0, 0), ttnn.CoreCoord(cores - 1, 0))])
+    spec = ttnn.ShardSpec(grid, list(values.shape), ttnn.ShardOrientation.ROW_MAJOR)
+    config = ttnn.MemoryConfig(ttnn.TensorMemoryLayout.HEIGHT_SHARDED, ttnn.BufferType.L1, spec)
+    repeated = values.repeat(cores, 1)
+    return ttnn.from_torch(repeated, dtype=dtype, device=mesh, memory_config=config)
+
+
+def test_positions_and_pages_repeated_on_every_core_decode_as_single_ones(mesh: Any) -> None:
+    torch.manual_seed(0)
+    q, k, v = put(mesh, torch.randn(1, 4, 8, 64)), *(put(mesh, torch.randn(16, 1, 32, 64)) for _ in range(2))
+    positions, pages = torch.tensor([[5, 40, 90, 127]]), torch.randperm(16).reshape(4, 4)
+
+    def decode(table: Any, position: Any) -> torch.Tensor:
+        out = ttnn.transformer.paged_scaled_dot_product_attention_decode(q, k, v, table, cur_pos_tensor=position)
+        return ttnn.to_torch(ttnn.get_device_tensors(out)[0])
+
+    single = decode(put(mesh, pages), put(mesh, positions[0]))
+    table = repeat_on_cores(mesh, pages, ttnn.uint16, 3)
+
+    assert torch.equal(decode(table, repeat_on_cores(mesh, positions, ttnn.int32, 3)), single)
+    with pytest.raises(RuntimeError, match="only supports UINT16 datatype for sharded configurations"):
+        decode(repeat_on_cores(mesh, pages, ttnn.int32, 3), put(mesh, positions[0]))
+    with pytest.raises(RuntimeError, match="must have shard height batch_size 4 equal to Q on 3 cores"):
+        decode(repeat_on_cores(mesh, pages[:2], ttnn.uint16, 3), put(mesh, positions[0]))
+
+
+def test_rotary_tables_may_be_shorter_than_the_sequence(mesh: Any) -> None:
+    torch.manual_seed(0)
+    values, cos, sin, turn = (torch.randn(1, *s) for s in ((2, 128, 64), (1, 64, 64), (1, 64, 64), (1, 32, 32)))
+
+    def rotate(rows: int) -> torch.Tensor:
+        x, *tables = (put(mesh, values[..., :rows, :]), put(mesh, cos), put(mesh, sin), put(mesh, turn))
+        out = ttnn.experimental.rotary_embedding_llama(x, *tables, is_decode_mode=False)
+        return ttnn.to_torch(ttnn.get_device_tensors(out)[0])
+
+    whole = rotate(128)
+
+    assert whole.shape == values.shape
+    assert torch.equal(whole[..., :64, :], rotate(64))

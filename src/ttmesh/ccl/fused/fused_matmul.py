@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ttmesh.base.errors import NotEmulatedError, ShapeError
+from ttmesh.base.errors import MeshError, NotEmulatedError, ShapeError
 from ttmesh.ccl.collectives.reduce_gather import gather, reduce_all, scatter
 from ttmesh.ccl.planning.collective_call import collective
 from ttmesh.fabric.fabric_config import Topology
@@ -146,14 +146,21 @@ def llama_rs_matmul(
     output_tile: Any = None,
     optional_output_tensor: Tensor | None = None,
 ) -> list[Tensor]:
-    """Matmuls with one or two weights, and the reduce_scatter of another tensor, or of the first of two matmuls."""
+    """Matmuls with one or two weights, then the reduce_scatter of another tensor, or of the first of two matmuls."""
+    if (rs_tensor is None) == (second_weight_tensor is None):
+        raise MeshError(
+            "Exactly one of rs_tensor or second_weight_tensor must have a value",
+            expected=f"one of them, not {'none' if rs_tensor is None else 'both'}",
+            fix="Pass the tensor to reduce and scatter, or a second weight.",
+        )
     matmul = find_operation("ttnn.matmul")
     weights = [weight_tensor] if second_weight_tensor is None else [weight_tensor, second_weight_tensor]
     outputs = [optional_output_tensor, None]
     results = [
         matmul(
-            input_tensor, weight, transpose_a=transpose_a, transpose_b=transpose_b, memory_config=memory_config_mm,
-            dtype=dtype, program_config=program_config, activation=activation,
+            input_tensor, weight, transpose_a=transpose_a, transpose_b=transpose_b,
+            memory_config=memory_config_mm or input_tensor.memory_config(), dtype=dtype,
+            program_config=program_config, activation=activation,
             compute_kernel_config=compute_kernel_config, core_grid=core_grid,
             output_tile=output_tile, optional_output_tensor=output,
         )
@@ -164,7 +171,7 @@ def llama_rs_matmul(
         "ttnn.experimental.llama_rs_matmul", terms, dim, cluster_axis=cluster_axis, memory_config=memory_config_rs,
         topology=topology or Topology.Linear, num_links=num_links, subdevice_id=subdevice_id,
     )  # fmt: skip
-    return [*results[-1:], scattered] if rs_tensor is None else [*results, scattered]
+    return [*results, scattered]
 
 
 @collective("ttnn.experimental.all_gather_concat")

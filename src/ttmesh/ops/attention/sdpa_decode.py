@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor as Lanes
 
+from ttmesh.base.dtypes import DataType
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.chip.formats.tiles import tile_bytes
 from ttmesh.ops.attention.attention_scores import attend_decode, gather_pages, make_additive_mask
@@ -16,6 +17,7 @@ from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.configs.program_configs import PagedCacheGeometryOverride
 from ttmesh.ops.goldens import sdpa as goldens
 from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 
 def decode_scratch(call: Call) -> int:
@@ -59,6 +61,27 @@ def _check_decode(call: Call) -> None:
         )
     if call["page_table_tensor"] is not None:
         check_geometry(call, call.specs[1], q.shape[-1])
+        _check_table_shards(call["page_table_tensor"].spec, q.shape[1])
+
+
+def _check_table_shards(table: TensorSpec, users: int) -> None:
+    """A table in shards holds the rows of all users once per core, as TT-NN wants it."""
+    shards = table.memory_config.shard_spec
+    if shards is None:
+        return
+    if table.dtype is not DataType.UINT16:
+        raise MeshError(
+            "Error: SDPA currently only supports UINT16 datatype for sharded configurations",
+            expected=f"a page table of uint16 in shards, not {table.dtype}",
+            fix="Make the page table with dtype=ttnn.uint16, or leave it interleaved.",
+        )
+    cores = shards.grid.num_cores()
+    if table.shape[0] // cores != users:
+        raise ShapeError(
+            f"Page_table must have shard height batch_size {users} equal to Q on {cores} cores",
+            expected=f"{users * cores} rows, not {table.shape[0]}",
+            fix="Repeat the page table once per core of its shards.",
+        )
 
 
 def attend_cached(
@@ -84,7 +107,8 @@ def attend_cached(
     if table is None:
         k, v = k[..., :keys, :], v[..., :keys, :]
     else:
-        pages = table[..., : -(-keys // k.shape[-2])]
+        users = q.shape[lane_axes + 1]  # a table in shards is repeated on every core: the first copy serves
+        pages = table[..., :users, : -(-keys // k.shape[-2])]
         k, v = (gather_pages(cache, pages, lane_axes)[..., :keys, :] for cache in (k, v))
     masks: list[Lanes] = []
     skipped = None
