@@ -16,7 +16,11 @@ from types import ModuleType
 from typing import Any
 
 # Where a tt-metal checkout keeps configurations of models.
-CONFIGS = ("models/*/model_params/{name}", "models/demos/*/model_params/{name}")
+CONFIGS = (
+    "models/*/model_params/{name}",
+    "models/demos/*/model_params/{name}",
+    "models/demos/*/configs/{name}",
+)
 MISSING = (OSError, ValueError, TypeError, ImportError)  # what the loaders raise for files that are not there
 
 
