@@ -80,11 +80,11 @@ def send_groups(address: Address, rng: random.Random) -> None:
 
 
 def send_meshes(address: Address, rng: random.Random) -> None:
-    """Meshes of 1,024 chips with the longest names."""
+    """Meshes of 512 chips with the longest names."""
     sock = join(address)
     for n in itertools.count():
-        chips = [(i, i, [0] * 8, WIDE * 200, 65536, 2**40, 65536, 2**40, False) for i in range(512)]
-        sock.sendall(wire.frame(wire.EVENTS, (n, 0, [(1, n, None, [1] * 8, WIDE * 500, chips, 0)])))
+        chips = [(i, i, [0] * 8, WIDE * 32, 65536, 2**40, 65536, 2**40, False) for i in range(512)]
+        sock.sendall(wire.frame(wire.EVENTS, (n, 0, [(1, n, None, [1] * 8, WIDE * 64, chips, 0)])))
         time.sleep(PACE_S)
 
 

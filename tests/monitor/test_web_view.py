@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 from importlib import resources
 
@@ -150,13 +151,20 @@ def test_processes_are_rows_of_texts_in_the_order_of_the_view(view: View) -> Non
     assert (second.name, second.dram, second.devices) == ("python infer.py --chip 0", "50.00 MB", "0")
 
 
-def series(chip: int, *values: int, pool: str = "DRAM", is_open: bool = True, system: str = "t3000") -> HistoryState:
+def series(chip: int, *values: int, pool: str = "DRAM") -> tuple[HistoryState, list[Point]]:
     points = [Point(NOW - len(values) + 1 + i, value, value, value) for i, value in enumerate(values)]
-    return HistoryState("", system, chip, pool, is_open, points)
+    return HistoryState("", "t3000", chip, pool, True, -1), points
+
+
+def make_histories(series: Iterable[tuple[HistoryState, list[Point]]]) -> Histories:
+    found = list(series)
+    return Histories(
+        [msgspec.structs.replace(one, curve=i) for i, (one, _) in enumerate(found)], [points for _, points in found]
+    )
 
 
 def test_lines_that_coincide_are_one_and_l1_has_its_own_scale() -> None:
-    histories = Histories(
+    histories = make_histories(
         [*(series(chip, 0, 1 << 30, (1 << 30) + chip // 4) for chip in range(8)), series(0, 0, MB, pool="L1")]
     )
 
@@ -170,7 +178,7 @@ def test_lines_that_coincide_are_one_and_l1_has_its_own_scale() -> None:
 
 
 def test_more_lines_than_colours_are_a_band_from_the_least_to_the_most() -> None:
-    histories = Histories([series(chip, chip, 1000 * chip) for chip in range(20)])
+    histories = make_histories([series(chip, chip, 1000 * chip) for chip in range(20)])
 
     dram, _ = make_web_history(histories, now_s=float(NOW), window_s=60).charts
 
@@ -179,9 +187,10 @@ def test_more_lines_than_colours_are_a_band_from_the_least_to_the_most() -> None
 
 
 def test_history_begins_with_the_server_not_a_minute_ago_and_says_which_devices_are_closed() -> None:
-    long = HistoryState("", "galaxy", 3, "DRAM", False, [Point(NOW - 7200, 5, MB, 7), Point(NOW - 60, 0, 0, 0)])
+    closed = HistoryState("", "galaxy", 3, "DRAM", False, -1)
+    long = closed, [Point(NOW - 7200, 5, MB, 7), Point(NOW - 60, 0, 0, 0)]
 
-    history = make_web_history(Histories([long, series(1, 7)]), now_s=float(NOW), window_s=86_400)
+    history = make_web_history(make_histories([long, series(1, 7)]), now_s=float(NOW), window_s=86_400)
 
     dram = history.charts[0]
     assert [line.name for line in dram.lines] == ["t3000 device 1", "galaxy device 3 (closed)"]
@@ -251,7 +260,7 @@ def test_leaks_are_what_was_lost_and_what_was_held_at_close() -> None:
 
 def test_an_empty_server_says_what_to_do() -> None:
     empty = draw(FixedSource(Ledger()).view())
-    history = make_web_history(Histories([]), now_s=float(NOW), window_s=60)
+    history = make_web_history(Histories(), now_s=float(NOW), window_s=60)
 
     assert empty.nothing.startswith("No device is open yet.")
     assert "TT_ALLOC_TRACKING_ENABLED=1 python your_program.py" in empty.nothing
@@ -270,7 +279,7 @@ def test_the_page_reads_fields_that_exist_and_computes_nothing() -> None:
     drawn = {
         "view": asdict(draw(FixedSource().view(trends=True))),
         "device": asdict(draw_device()),
-        "history_": asdict(make_web_history(Histories([series(0, 1)]), now_s=float(NOW), window_s=60)),
+        "history_": asdict(make_web_history(make_histories([series(0, 1)]), now_s=float(NOW), window_s=60)),
     }
 
     for name, values in drawn.items():

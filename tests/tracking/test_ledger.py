@@ -197,8 +197,9 @@ def test_devices_go_with_their_meshes_and_peaks_with_them(end):
         ("galaxy" if end == "another" else "n300", i) for i in (0, 1)
     }
     assert {d.pools["DRAM"].peak_bytes for d in devices} == {10}
-    found = Answers(ledger).histories(Query("history", window_s=60), 4.0).series
-    assert {one.points[0].high for one in found if one.pool == "DRAM" and one.system == "galaxy"} == {5000}  # it stays
+    found = Answers(ledger).histories(Query("history", window_s=60), 4.0)
+    before = [one for one in found.series if one.pool == "DRAM" and one.system == "galaxy"]
+    assert {found.points_of(one)[0].high for one in before} == {5000}  # it stays
 
 
 def test_the_history_of_a_device_begins_when_it_is_opened():
@@ -206,11 +207,12 @@ def test_the_history_of_a_device_begins_when_it_is_opened():
     ledger.events(ledger.join(ME, "p", 99.5), 0, [mesh(), buffer(1)])
     ledger.tick(100.0)
 
-    found = Answers(ledger).histories(Query("history", window_s=86_400), 104.0).series
+    found = Answers(ledger).histories(Query("history", window_s=86_400), 104.0)
 
-    assert {(one.physical_id, one.pool, one.points[0].time_s) for one in found} == {
+    assert {(one.physical_id, one.pool, found.points_of(one)[0].time_s) for one in found.series} == {
         (chip, pool, 100) for chip in (0, 1, 3) for pool in ("DRAM", "L1")
     }
+    assert len(found.curves) == 2  # chips that hold the same share one
 
 
 def test_a_reshaped_mesh_keeps_its_peaks():
@@ -270,7 +272,7 @@ def test_history_has_least_most_and_last_of_every_second():
 
     answer = Answers(ledger).histories(Query("history", 0, window_s=10), 104.0)
 
-    assert [tuple(p) for p in answer.series[0].points] == [
+    assert [tuple(p) for p in answer.points_of(answer.series[0])] == [
         (100, 0, 2000, 1000),
         (101, 1000, 1000, 1000),
         (102, 0, 1000, 7),
@@ -284,8 +286,8 @@ def test_history_keeps_an_hour_of_seconds_and_a_day_of_minutes():
     for second in range(0, 100_000, 7):
         history.push(second, second, second, second)
 
-    seconds = history.window(now_s=99_999, length_s=3600)
-    minutes = history.window(now_s=99_999, length_s=86_400)
+    seconds = history.window(now_s=99_999, length_s=3600).points()
+    minutes = history.window(now_s=99_999, length_s=86_400).points()
 
     assert len(seconds) == 3600
     assert [p.time_s for p in seconds] == list(range(96_400, 100_000))
@@ -299,9 +301,9 @@ def test_histories_are_summed_up_to_the_points_asked_for_and_lose_no_extreme():
     for second in range(1000, 5000):
         history.push(second, second % 100, second % 1000, second % 100)
 
-    few = history.window(now_s=5100.5, length_s=86_400, most=100)
-    hour = history.window(now_s=5100.5, length_s=3600, most=100)
-    part = history.window(now_s=5100.5, length_s=30, most=100)
+    few = history.window(now_s=5100.5, length_s=86_400).points(100)
+    hour = history.window(now_s=5100.5, length_s=3600).points(100)
+    part = history.window(now_s=5100.5, length_s=30).points(100)
 
     assert len(few) <= 100
     assert max(p.high for p in few) == 999

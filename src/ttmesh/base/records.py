@@ -19,6 +19,9 @@ Count = Annotated[int, Meta(ge=0, le=2**62)]
 Chip = Annotated[int, Meta(ge=0, le=65535)]
 Chips = Annotated[tuple[Chip, ...], Meta(max_length=1024)]
 Name = Annotated[str, Meta(max_length=512)]
+SYSTEM_CHARACTERS = 64
+SystemName = Annotated[str, Meta(max_length=SYSTEM_CHARACTERS)]  # short: replies name it for every device
+Arch = Annotated[str, Meta(max_length=32)]
 Site = Annotated[str, Meta(max_length=4096)]
 Extent = Annotated[tuple[Count, ...], Meta(max_length=8)]
 Size = Annotated[int, Meta(ge=0, le=2**40)]  # of a buffer or a bank: a million of them still fit 64 bits
@@ -30,13 +33,18 @@ else:
     MemoryType = Literal["DRAM", "L1", "L1_SMALL", "TRACE", "CB", "KERNEL"]
 
 
+def shorten_system_name(name: str) -> str:
+    """The name as records carry it: the end of a long one, which may be the path of a file."""
+    return name if len(name) <= SYSTEM_CHARACTERS else "…" + name[1 - SYSTEM_CHARACTERS :]
+
+
 class ChipFacts(Struct, array_like=True, frozen=True, gc=False):
     """What a tracker must know of one chip of an opened mesh."""
 
     physical_id: Chip
     logical_id: Chip
     coord: Extent
-    arch: Name
+    arch: Arch
     dram_banks: Banks
     dram_bank_bytes: Size
     l1_banks: Banks
@@ -57,7 +65,7 @@ class Opened(Struct, array_like=True, tag=1, frozen=True, gc=False):
     mesh_id: Count
     parent_id: Count | None
     shape: Extent
-    system: str
+    system: SystemName
     chips: Annotated[tuple[ChipFacts, ...], Meta(max_length=1024)]
     time_ns: Count
 

@@ -70,7 +70,7 @@ class Source:
             return None
         key = found[0].key
         if found[0].host == shared_memory.HOST:
-            histories, buffers = Histories([]), Buffers([], 0, [])
+            histories, buffers = Histories(), Buffers([], 0, [])
         else:
             histories = self._monitor.histories(key, window_s=TREND_S, points=TREND_POINTS)
             buffers = self._monitor.buffers(key, limit=BUFFERS_SHOWN)
@@ -81,7 +81,7 @@ class Source:
     def histories(self, device: DeviceKey | None, *, window_s: int, points: int) -> Histories:
         """What one device or all held over time, closed devices included; nothing without a server."""
         if self.problem or (device is not None and device[0] == shared_memory.HOST):
-            return Histories([])
+            return Histories()
         return self._monitor.histories(device, window_s=window_s, points=points)
 
     def leaks(self) -> Leaks:

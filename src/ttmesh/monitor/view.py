@@ -270,10 +270,10 @@ def _bar(device: DeviceState, name: str, trends: Trends) -> Bar:
 
 def _trends(histories: Histories | None) -> Trends:
     """The last values of every pool."""
-    return {
-        ((series.host, series.system, series.physical_id), series.pool): tuple([point.last for point in series.points])
-        for series in (histories.series if histories else ())
-    }
+    if histories is None:
+        return {}
+    curves = [tuple([point.last for point in points]) for points in histories.curves]
+    return {((s.host, s.system, s.physical_id), s.pool): curves[s.curve] for s in histories.series}
 
 
 def _process(process: ProcessState) -> ProcessView:

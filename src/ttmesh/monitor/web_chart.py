@@ -65,10 +65,14 @@ class WebHistory:
 
 def make_web_history(histories: Histories, *, now_s: float, window_s: int) -> WebHistory:
     """What the page draws of the histories of one device or all."""
-    series = [one for one in histories.series if one.points and (one.is_open or any(p.high for p in one.points))]
-    first_s = min((one.points[0].time_s for one in series), default=int(now_s) - 60)
+    held = [any(point.high for point in points) for points in histories.curves]
+    series = [one for one in histories.series if histories.points_of(one) and (one.is_open or held[one.curve])]
+    first_s = min((histories.points_of(one)[0].time_s for one in series), default=int(now_s) - 60)
     start_s = min(max(first_s, now_s - window_s), now_s - 10)
-    charts = tuple(_chart(pool, [s for s in series if s.pool == pool], start_s, now_s) for pool in POOLS)
+    charts = tuple(
+        _chart(pool, [(one, histories.points_of(one)) for one in series if one.pool == pool], start_s, now_s)
+        for pool in POOLS
+    )
     left_out = histories.left_out
     note = f"{format_count(left_out, 'history').replace('historys', 'histories')} did not fit" if left_out else ""
     return WebHistory(charts, note, max(FASTEST_MS, round(1000 * (now_s - start_s) / POINTS)))
@@ -82,14 +86,12 @@ def choose_ticks(most_bytes: int) -> list[int]:
     return [i * step for i in range(most_bytes // step + 2)]
 
 
-def _chart(pool: str, series: Sequence[HistoryState], start_s: float, now_s: float) -> WebChart:
-    groups: dict[tuple[Point, ...], list[HistoryState]] = {}
-    for one in series:  # the last step is not over: its values may be those before and after a change
-        groups.setdefault(tuple(one.points[:-1]) or tuple(one.points), []).append(one)
-    ordered = sorted(
-        ((devices[0].points, devices) for devices in groups.values()), key=lambda group: -group[0][-1].last
-    )
-    several = len({(one.host, one.system) for one in series}) > 1
+def _chart(pool: str, series: Sequence[tuple[HistoryState, Sequence[Point]]], start_s: float, now_s: float) -> WebChart:
+    groups: dict[tuple[Point, ...], tuple[Sequence[Point], list[HistoryState]]] = {}
+    for one, points in series:  # the last step is not over: its values may be those before and after a change
+        groups.setdefault(tuple(points[:-1]) or tuple(points), (points, []))[1].append(one)
+    ordered = sorted(groups.values(), key=lambda group: -group[0][-1].last)
+    several = len({(one.host, one.system) for one, _ in series}) > 1
     lines = [(_name(devices, several=several), points) for points, devices in ordered[:MOST_LINES]]
     rest = [points for points, _ in ordered[MOST_LINES:]]
     most = max((p.high for points, _ in ordered for p in points), default=0)

@@ -18,6 +18,7 @@ from ttmesh.tracking.ledger import Ledger
 from ttmesh.tracking.listening import listen, notice_loss, peer_pid, process_handle, raise_file_limit, unread_bytes
 from ttmesh.tracking.process_table import MAX_BYTES, LedgerError
 from ttmesh.tracking.server_log import Printer
+from ttmesh.tracking.server_schedule import Schedule
 from ttmesh.tracking.session import Peer, Session
 from ttmesh.tracking.state import ServerState
 from ttmesh.tracking.wire import FrameError, Query
@@ -27,17 +28,13 @@ MAX_TCP = 768  # of them over TCP, so that local processes can always connect
 MAX_STRANGERS = 64  # of them over TCP without a valid token yet; one more drops the oldest
 SPARE_FILES = 64  # listeners, standard streams, what the interpreter opens
 READ_BYTES = 64 << 10
-MAX_ANSWERS = 8  # in the making at the same time, each of some MB
 INPUT_BYTES = 64 << 20  # of unparsed input of all connections; beyond it the one that stalled first is dropped
 OUTPUT_BYTES = 64 << 20  # of unsent replies of all connections; beyond it the one that stopped reading first is dropped
 HELLO_S = 5.0  # a peer must send its hello within this time
 STALLED_S = 30.0  # and read its reply within this time
 TURN_S = 0.002  # of work before sockets are looked at; a large reply takes a look for every 200 KB
+SLICE_S = 0.0005  # of work for one connection before another is chosen
 MAP_EVERY_S = 0.02  # between two steps of the map of free space while there is other work
-LEAD_S = (
-    0.25  # of work that queries of those who ask little may be ahead of records; other queries get half of the time
-)
-ASKS_LITTLE_S = 0.5  # of work, halved every second
 STATISTICS_S = 10.0  # at most this often while things change, and a second after they stopped
 
 
@@ -53,7 +50,6 @@ class Connection:
         self.deadline_s = now_s + HELLO_S
         self.process_handle = -1
         self.last_bytes: int | None = None  # unread bytes of a dead process
-        self.spent_s = 0.0  # of work for it, halved every second
         self.owner: object = session.peer.pid or session.peer.host
 
 
@@ -80,11 +76,8 @@ class Server:
         self._started_s = time.time()
         self._refused = self._unnoted = 0
         self._strangers: dict[Connection, None] = {}
-        self._busy: set[Connection] = set()
-        self._spent_s: dict[object, float] = {}  # of work, by owner; halved every second
-        self._answering = 0  # connections whose query is being answered
+        self._busy: Schedule[Connection] = Schedule()
         self._map_due_s = 0.0
-        self._lead_s = 0.0  # of queries: the work for them less that for records, within LEAD_S
         self._paused: list[tuple[socket.socket, Address]] = []  # listeners, while there is no file for another
         self._stopping = self._asked = False
         self._files = contextlib.ExitStack()
@@ -151,9 +144,7 @@ class Server:
         self.ledger.tick(wall_s)
         self._answers.free_space.refresh(wall_s)
         self._drop_stalled(now_s)
-        self._spent_s = {owner: spent / 2 for owner, spent in self._spent_s.items() if spent > 0.001}
-        for connection in self.connections:
-            connection.spent_s /= 2
+        self._busy.tick()
         for listener, address in self._paused:
             self._selector.register(listener, selectors.EVENT_READ, address)
         self._paused.clear()
@@ -259,9 +250,10 @@ class Server:
         self.input_bytes += waiting - connection.input_bytes
         connection.input_bytes = waiting
         if connection.session.has_work and not connection.out:
-            self._busy.add(connection)
+            session = connection.session
+            self._busy.add(connection, connection.owner, asks=session.role == "monitor", has_begun=session.is_answering)
         else:
-            self._busy.discard(connection)
+            self._busy.discard(connection, connection.owner)
             if connection.last_bytes == 0 and not connection.session.has_work:
                 self._end(connection, "")
         while self.input_bytes > INPUT_BYTES:
@@ -269,36 +261,26 @@ class Server:
             self._refuse(slowest, f"peers have sent {INPUT_BYTES} bytes of unfinished messages, and it is the slowest")
 
     def _work(self) -> None:
-        """Do a bounded amount of pending work, first for connections that used the least recently."""
+        """Do a bounded amount of pending work, first for owners that used the least recently."""
         departures = self.ledger.departures
         now_s = time.monotonic()
         until_s = now_s + TURN_S
         while self._busy and now_s < until_s:
-            self._answering = sum(c.session.is_answering for c in self._busy)
-            connection = min(self._busy, key=self._turn_of)
+            began_s = now_s
+            connection = self._busy.choose()
             asks = connection.session.role == "monitor"
-            if not asks:
-                departures.advance()  # so that what is freed keeps up with what comes
-            self._advance(connection)
-            began_s, now_s = now_s, time.monotonic()
-            took_s = now_s - began_s
-            connection.spent_s += took_s
-            self._spent_s[connection.owner] = self._spent_s.get(connection.owner, 0.0) + took_s
-            self._lead_s = min(LEAD_S, max(-LEAD_S, self._lead_s + (took_s if asks else -took_s)))
+            has_more = True
+            while has_more and now_s < began_s + SLICE_S:
+                if not asks:
+                    departures.advance()  # so that what is freed keeps up with what comes
+                self._advance(connection)
+                has_more = connection in self.connections and connection.session.has_work and not connection.out
+                now_s = time.monotonic()
+            self._busy.charge(connection.owner, now_s - began_s, asks=asks)
         departures.advance()
         if not self._busy or now_s >= self._map_due_s:
             self._map_due_s = now_s + MAP_EVERY_S
             self._answers.free_space.advance()
-
-    def _turn_of(self, connection: Connection) -> tuple[bool, bool, float, bool, float]:
-        """Sort key: first queries, as a person waits for them, within their share; then the least work used."""
-        session = connection.session
-        spent_s = self._spent_s.get(connection.owner, 0.0)
-        lead_s = LEAD_S if spent_s < ASKS_LITTLE_S else 0.0
-        asks = session.role == "monitor"
-        has_to_wait = asks and not session.is_answering and self._answering >= MAX_ANSWERS
-        asks_first = asks and self._lead_s < lead_s
-        return has_to_wait, not asks_first, spent_s, not session.is_answering, connection.spent_s
 
     def _advance(self, connection: Connection) -> None:
         session = connection.session
@@ -338,7 +320,7 @@ class Server:
         connection.out = connection.out[sent:]
         if not connection.out:
             return True
-        self._busy.discard(connection)
+        self._busy.discard(connection, connection.owner)
         connection.deadline_s = time.monotonic() + STALLED_S
         self._selector.modify(connection.sock, selectors.EVENT_WRITE, connection)
         while self.output_bytes > OUTPUT_BYTES:
@@ -360,7 +342,7 @@ class Server:
 
     def _end(self, connection: Connection, reason: str) -> None:
         self.connections.discard(connection)
-        self._busy.discard(connection)
+        self._busy.discard(connection, connection.owner)
         self._strangers.pop(connection, None)
         self.input_bytes -= connection.input_bytes
         self.output_bytes -= len(connection.out)

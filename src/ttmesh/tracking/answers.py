@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from ttmesh.base.records import Allocated
 from ttmesh.tracking.free_space import FreeSpace
+from ttmesh.tracking.history import Point, Window
 from ttmesh.tracking.holders import Account, Device, Process, RecordRoute
 from ttmesh.tracking.ledger import Ledger
 from ttmesh.tracking.leftovers import LARGEST, Ended
@@ -39,7 +40,8 @@ REPLY_BYTES = 4 << 20  # about; entries that do not fit are left out and counted
 USAGE_BYTES, POINT_BYTES, DEVICE_BYTES, BUFFER_BYTES = 24, 24, 900, 160  # estimated size when encoded, rather too high
 MESHES_SHOWN = 64  # of one process
 CLOSED_SHOWN = 64  # devices that no process has open any more, with their histories
-AT_ONCE = 4096  # buffers or points visited per turn
+AT_ONCE = 4096  # buffers visited per turn
+BYTES_AT_ONCE = 1 << 17  # of histories that are compared per turn; making points of them takes ten times as long
 
 T = TypeVar("T")
 
@@ -105,7 +107,9 @@ class Answers:
 
     def _find_histories(self, query: Query, now_s: float) -> Iterator[Histories | None]:
         series: list[HistoryState] = []
-        room, left_out, visited = REPLY_BYTES, 0, 0
+        curves: list[list[Point]] = []
+        numbers: dict[Window, int] = {}
+        room, left_out, visited_bytes = REPLY_BYTES, 0, 0
         for key, device in self._list_devices_with_past(query):
             for pool, account in device.pools.items():
                 if account.history is None:
@@ -113,15 +117,19 @@ class Answers:
                 if room <= 0:
                     left_out += 1
                     continue
-                points = account.history.window(now_s=now_s, length_s=query.window_s, most=query.points)
-                room -= POINT_BYTES * len(points) + 2 * (len(device.host) + len(device.system)) + 50
-                series.append(HistoryState(*key, pool, device.is_open, points))
-                visited += len(points)
-            visited += 16  # what a device without points costs, in points
-            if visited >= AT_ONCE:
-                visited = 0
+                window = account.history.window(now_s=now_s, length_s=query.window_s)
+                visited_bytes += 500 + len(window.values)
+                number = numbers.setdefault(window, len(curves))
+                if number == len(curves):
+                    curves.append(window.points(query.points))
+                    room -= POINT_BYTES * len(curves[number])
+                    visited_bytes += 240 * window.steps
+                room -= 2 * (len(device.host) + len(device.system)) + 50
+                series.append(HistoryState(*key, pool, device.is_open, number))
+            if visited_bytes >= BYTES_AT_ONCE:
+                visited_bytes = 0
                 yield None
-        yield Histories(series, left_out)
+        yield Histories(series, curves, left_out)
 
     def _list_devices_with_past(self, query: Query) -> list[tuple[DeviceKey, Device]]:
         """The device that was asked for; else open ones and those that were closed last, shortest names first."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 from msgspec import Raw
 
-from ttmesh.base.records import Allocated, Closed, Event, Freed, LinkTransfer, Marked, Opened, Record, Reserved
+from ttmesh.base.records import Allocated, Closed, Event, Freed, LinkTransfer, Marked, Record, Reserved
 from ttmesh.tracking import wire
 
 MOST_QUEUED = 131_072  # records waiting for the sender; about 30 MB
@@ -129,7 +129,7 @@ class Outbox:
         crossed = self.crossings[:]
         del self.crossings[: len(crossed)]
         for record in crossed:
-            links = self._links.setdefault(record.system[:LABEL], {})
+            links = self._links.setdefault(record.system, {})
             ends = (record.source, record.target)
             links[ends] = links.get(ends, 0) + record.size_bytes
 
@@ -164,8 +164,6 @@ def _fit_records(records: list[Event]) -> Iterator[tuple[int, Raw]]:
 
 def _shorten_names(record: Event) -> Event:
     """The same record with names short enough for a frame."""
-    if isinstance(record, Opened):
-        return msgspec.structs.replace(record, system=record.system[:LABEL])
     if isinstance(record, Allocated | Reserved | Marked):
         return msgspec.structs.replace(record, label=record.label[:LABEL])
     return record

@@ -147,14 +147,19 @@ class HistoryState(Struct, frozen=True):
     physical_id: int
     pool: str
     is_open: bool
-    points: list[Point]
+    curve: int  # its points: the number of a list in `Histories.curves`
 
 
 class Histories(Struct, frozen=True):
-    """The requested histories of one device or all."""
+    """The requested histories of one device or all; those with the same points, as on most meshes, share a curve."""
 
-    series: list[HistoryState]
+    series: list[HistoryState] = []
+    curves: list[list[Point]] = []
     left_out: int = 0
+
+    def points_of(self, series: HistoryState) -> list[Point]:
+        """The points of one of its series, oldest first."""
+        return self.curves[series.curve]
 
 
 class Leaks(Struct, frozen=True):

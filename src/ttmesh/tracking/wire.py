@@ -8,9 +8,9 @@ from typing import Annotated, Literal, NamedTuple
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from ttmesh.base.records import Count, Event, Name
+from ttmesh.base.records import Count, Event, Name, SystemName
 
-VERSION = 3
+VERSION = 4
 MAGIC = b"TM"
 HEADER = struct.Struct("<2sBBI")  # magic, version, kind, length of the body
 MAX_BODY = 1 << 20  # a batch of 1024 records on 32 chips is 0.2 MB; clients split what is larger
@@ -72,7 +72,7 @@ class Traffic(Struct, array_like=True, frozen=True):
     """Totals of one system since the program began; each message replaces the one before it."""
 
     links: Annotated[list[Link], Meta(max_length=65536)]
-    system: Name = ""
+    system: SystemName = ""
 
 
 class Bye(Struct, array_like=True, frozen=True):
@@ -89,7 +89,7 @@ class Query(Struct, array_like=True, frozen=True):
     host: Name = ""
     limit: Annotated[int, Meta(ge=0, le=20_000)] = 2000
     window_s: Annotated[int, Meta(ge=1, le=86_400)] = 120
-    system: Name = ""
+    system: SystemName = ""
     points: Annotated[int, Meta(ge=1, le=3600)] = 3600  # of each history; more are summed up
 
 

@@ -15,7 +15,7 @@ from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.errors import ClosedError, MeshError, QueueError, one_of
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange, MeshShape
-from ttmesh.base.records import ChipFacts, Closed, Opened, Reserved
+from ttmesh.base.records import ChipFacts, Closed, Opened, Reserved, shorten_system_name
 from ttmesh.base.signals import signals
 from ttmesh.chip.backends.backend_protocol import Backend
 from ttmesh.chip.catalogue import current_system
@@ -327,7 +327,8 @@ class MeshDevice(ChipView, CoreView):
         """The records of the mesh itself and of its reservations."""
         now = time.time_ns()
         parent = self.parent.id() if self.parent else None
-        opened = Opened(self._id, parent, self._shape.to_tuple(), self.system.name, self._chip_facts(), now)
+        system = shorten_system_name(self.system.name)
+        opened = Opened(self._id, parent, self._shape.to_tuple(), system, self._chip_facts(), now)
         everyone = self.reported_ids()
         first = everyone[:1] if self.is_local(MeshCoordinate.zero_coordinate(self._shape.dims())) else ()
         reserved = [

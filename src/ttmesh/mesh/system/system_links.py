@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rich.console import Group
 
+from ttmesh.base.records import shorten_system_name
 from ttmesh.chip.system import System
 from ttmesh.fabric.link_counters import LinkCounters
 from ttmesh.fabric.link_report import fabric_report
@@ -16,7 +17,8 @@ class SystemTraffic:
     def __init__(self, system: System, own: frozenset[int] | None = None) -> None:
         self._system = system
         self.routes = Routes(system.grid, system.links)
-        self.counters = LinkCounters(self.routes.fabric, own, system=system.name, original_ids=system.original_ids)
+        name = shorten_system_name(system.name)
+        self.counters = LinkCounters(self.routes.fabric, own, system=name, original_ids=system.original_ids)
 
     def report(self) -> Group:
         """The load of every link, on a drawing of the system's grid and as a table."""
