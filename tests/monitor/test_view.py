@@ -90,7 +90,7 @@ def test_unknown_order_lists_the_known_ones():
 
 def test_what_did_not_fit_into_a_reply_is_noted_everywhere(source):
     state = msgspec.structs.replace(source.state(), left_out=3)
-    view = build(state, Histories([], 7), problem="no answer from\x1b the server")
+    view = build(state, Histories(left_out=7), problem="no answer from\x1b the server")
     out = Console(file=io.StringIO(), width=140, color_system=None)
 
     out.print(tables.smi(view))

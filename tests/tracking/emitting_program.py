@@ -9,8 +9,7 @@ import sys
 
 from scripted_runtime import Runtime
 
-from ttmesh.tracking import client
-from ttmesh.tracking.marks import mark
+from ttmesh.tracking import client, mark
 
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a program may do this; it must survive the server's death
 runtime = Runtime()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ttmesh.tracking.server_schedule import ASKS_LITTLE_S, LEAD_S, MAX_ANSWERS, Schedule
+from ttmesh.tracking.server_schedule import ASKS_LITTLE_S, LEAD_S, MAX_ANSWERS, ServerSchedule
 
 STEP_S = 0.001
 
 
-def work(schedule: Schedule[str], steps: int) -> list[str]:
+def work(schedule: ServerSchedule[str], steps: int) -> list[str]:
     """The owners that are served; everybody always has more to do. A name that begins with q is a query's."""
     served = []
     for _ in range(steps):
@@ -22,28 +22,28 @@ def work(schedule: Schedule[str], steps: int) -> list[str]:
     return served
 
 
-def add(schedule: Schedule[str], *clients: str) -> None:
+def add(schedule: ServerSchedule[str], *clients: str) -> None:
     for client in clients:
         owner = client.split(".")[0]
         schedule.add(client, owner, asks=owner.startswith("q"), has_begun=False)
 
 
 def test_owners_share_equally_however_many_connections_they_have():
-    schedule: Schedule[str] = Schedule()
+    schedule: ServerSchedule[str] = ServerSchedule()
     add(schedule, "a.1", *(f"b.{n}" for n in range(100)))
 
     assert Counter(work(schedule, 100)) == {"a": 50, "b": 50}
 
 
 def test_all_connections_of_an_owner_send_in_turns():
-    schedule: Schedule[str] = Schedule()
+    schedule: ServerSchedule[str] = ServerSchedule()
     add(schedule, "a.1", "a.2", "a.3")
 
     assert [schedule.choose() for _ in range(4)] == ["a.1", "a.2", "a.3", "a.1"]
 
 
 def test_a_query_comes_before_records_until_queries_are_far_ahead_then_they_alternate():
-    schedule: Schedule[str] = Schedule()
+    schedule: ServerSchedule[str] = ServerSchedule()
     add(schedule, "a.1", "q.1")
 
     served = work(schedule, 1000)
@@ -54,7 +54,7 @@ def test_a_query_comes_before_records_until_queries_are_far_ahead_then_they_alte
 
 
 def test_an_owner_who_asked_for_much_comes_after_one_who_asks_little():
-    schedule: Schedule[str] = Schedule()
+    schedule: ServerSchedule[str] = ServerSchedule()
     add(schedule, "q1.1")
     work(schedule, round(ASKS_LITTLE_S / STEP_S))
     schedule.charge("a", 2 * LEAD_S, asks=False)
@@ -67,7 +67,7 @@ def test_an_owner_who_asked_for_much_comes_after_one_who_asks_little():
 
 
 def test_an_owner_who_was_idle_does_not_get_everything_at_first():
-    schedule: Schedule[str] = Schedule()
+    schedule: ServerSchedule[str] = ServerSchedule()
     add(schedule, "a.1", "b.1")
     work(schedule, 100)
     add(schedule, "c.1")
@@ -76,7 +76,7 @@ def test_an_owner_who_was_idle_does_not_get_everything_at_first():
 
 
 def test_an_owners_queries_are_answered_one_after_the_other():
-    schedule: Schedule[str] = Schedule()
+    schedule: ServerSchedule[str] = ServerSchedule()
     add(schedule, "q.1", "q.2")
 
     assert schedule.choose() == "q.1"
@@ -89,7 +89,7 @@ def test_an_owners_queries_are_answered_one_after_the_other():
 
 
 def test_answers_in_the_making_are_bounded_but_those_who_ask_little_have_room_of_their_own():
-    schedule: Schedule[str] = Schedule()
+    schedule: ServerSchedule[str] = ServerSchedule()
     for n in range(MAX_ANSWERS + 1):
         schedule.charge(f"q{n}", ASKS_LITTLE_S, asks=True)
         schedule.add(f"q{n}.1", f"q{n}", asks=True, has_begun=n < MAX_ANSWERS)
@@ -104,7 +104,7 @@ def test_answers_in_the_making_are_bounded_but_those_who_ask_little_have_room_of
 
 
 def test_nothing_is_left_of_those_who_have_gone():
-    schedule: Schedule[str] = Schedule()
+    schedule: ServerSchedule[str] = ServerSchedule()
     add(schedule, "a.1", "q.1")
     work(schedule, 10)
     schedule.discard("a.1", "a")

@@ -18,7 +18,7 @@ from ttmesh.tracking.ledger import Ledger
 from ttmesh.tracking.listening import listen, notice_loss, peer_pid, process_handle, raise_file_limit, unread_bytes
 from ttmesh.tracking.process_table import MAX_BYTES, LedgerError
 from ttmesh.tracking.server_log import Printer
-from ttmesh.tracking.server_schedule import Schedule
+from ttmesh.tracking.server_schedule import ServerSchedule
 from ttmesh.tracking.session import Peer, Session
 from ttmesh.tracking.state import ServerState
 from ttmesh.tracking.wire import FrameError, Query
@@ -76,7 +76,7 @@ class Server:
         self._started_s = time.time()
         self._refused = self._unnoted = 0
         self._strangers: dict[Connection, None] = {}
-        self._busy: Schedule[Connection] = Schedule()
+        self._busy: ServerSchedule[Connection] = ServerSchedule()
         self._map_due_s = 0.0
         self._paused: list[tuple[socket.socket, Address]] = []  # listeners, while there is no file for another
         self._stopping = self._asked = False

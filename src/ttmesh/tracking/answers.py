@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from ttmesh.base.records import Allocated
 from ttmesh.tracking.free_space import FreeSpace
-from ttmesh.tracking.history import Point, Window
+from ttmesh.tracking.history import HistoryWindow, Point
 from ttmesh.tracking.holders import Account, Device, Process, RecordRoute
 from ttmesh.tracking.ledger import Ledger
 from ttmesh.tracking.leftovers import LARGEST, Ended
@@ -108,7 +108,7 @@ class Answers:
     def _find_histories(self, query: Query, now_s: float) -> Iterator[Histories | None]:
         series: list[HistoryState] = []
         curves: list[list[Point]] = []
-        numbers: dict[Window, int] = {}
+        numbers: dict[HistoryWindow, int] = {}
         room, left_out, visited_bytes = REPLY_BYTES, 0, 0
         for key, device in self._list_devices_with_past(query):
             for pool, account in device.pools.items():

@@ -18,7 +18,7 @@ class Point(NamedTuple):
     last: int
 
 
-class Window(NamedTuple):
+class HistoryWindow(NamedTuple):
     """Steps of a history that follow one another; windows with the same values are equal."""
 
     first: int  # the number of its first step since time 0
@@ -89,20 +89,20 @@ class HistoryRing:
             if stop > start:
                 self._values[3 * start : 3 * stop] = array("q", (last,)) * (3 * (stop - start))
 
-    def window(self, *, since_s: float, until_s: float) -> Window:
+    def window(self, *, since_s: float, until_s: float) -> HistoryWindow:
         """The steps from `since_s` on, with the last value repeated until `until_s`."""
         if self._newest < 0:
-            return Window(0, self.step_s, 0, b"")
+            return HistoryWindow(0, self.step_s, 0, b"")
         end = max(int(until_s) // self.step_s, self._newest)
         first = max(int(since_s) // self.step_s, self._oldest, end - self.slots + 1)
         if not self._values:
-            return Window(first, self.step_s, end + 1 - first, b"")
+            return HistoryWindow(first, self.step_s, end + 1 - first, b"")
         last = self._values[3 * (self._newest % self.slots) + 2]
         known = min(end, self._newest) + 1
         low, high = first % self.slots, known - first + first % self.slots  # may go around the end
         values = self._values[3 * low : 3 * min(high, self.slots)] + self._values[: 3 * max(0, high - self.slots)]
         values += array("q", (last,)) * (3 * (end + 1 - max(first, known)))
-        return Window(first, self.step_s, end + 1 - first, values.tobytes())
+        return HistoryWindow(first, self.step_s, end + 1 - first, values.tobytes())
 
 
 class History:
@@ -119,7 +119,7 @@ class History:
         self.seconds.push(time_s, low, high, last)
         self.minutes.push(time_s, low, high, last)
 
-    def window(self, *, now_s: float, length_s: int) -> Window:
+    def window(self, *, now_s: float, length_s: int) -> HistoryWindow:
         """The last `length_s` seconds, in seconds if all of them are known so, in minutes beyond."""
         since_s = max(now_s - length_s, self.seconds.oldest_s)
         ring = self.seconds if now_s - since_s <= HOUR else self.minutes

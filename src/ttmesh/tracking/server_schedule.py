@@ -29,7 +29,7 @@ class Owner(Generic[Client]):
         return self.spent_s < ASKS_LITTLE_S
 
 
-class Schedule(Generic[Client]):
+class ServerSchedule(Generic[Client]):
     """Connections with work to do, by their owners; choosing one takes a step for every owner, not every connection."""
 
     def __init__(self) -> None:
