@@ -32,7 +32,7 @@ INPUT_BYTES = 64 << 20  # of unparsed input of all connections; beyond it the on
 OUTPUT_BYTES = 64 << 20  # of unsent replies of all connections; beyond it the one that stopped reading first is dropped
 HELLO_S = 5.0  # a peer must send its hello within this time
 STALLED_S = 30.0  # and read its reply within this time
-TURN_S = 0.002  # of work before sockets are looked at; a large reply takes a look for every 200 KB
+TURN_S = 0.003  # of work before sockets are looked at; a large reply takes a look for every 200 KB
 SLICE_S = 0.0005  # of work for one connection before another is chosen
 MAP_EVERY_S = 0.02  # between two steps of the map of free space while there is other work
 STATISTICS_S = 10.0  # at most this often while things change, and a second after they stopped
@@ -48,6 +48,7 @@ class Connection:
         self.input_bytes = 0  # as the server counted it last
         self.since_s = now_s  # last time that input was parsed or output was sent
         self.deadline_s = now_s + HELLO_S
+        self.read_s = 0.0  # when it was read last
         self.process_handle = -1
         self.last_bytes: int | None = None  # unread bytes of a dead process
         self.owner: object = session.peer.pid or session.peer.host
@@ -112,8 +113,7 @@ class Server:
         try:
             while not self._stopping:
                 at_once = self._busy or self._answers.free_space.has_work or self.ledger.departures.has_work
-                for key, events in self._selector.select(timeout=0 if at_once else 1 - time.time() % 1):
-                    self._ready(key, events)
+                self._look_at_sockets(self._selector.select(timeout=0 if at_once else 1 - time.time() % 1))
                 self._work()
                 now_s = time.monotonic()
                 if self._printer.changes != changes:
@@ -152,15 +152,30 @@ class Server:
             self._printer.note(f"⚠ Closed {self._unnoted} connections over TCP that showed no token")
             self._unnoted = 0
 
-    def _ready(self, key: selectors.SelectorKey, events: int) -> None:
-        if isinstance(key.data, Connection):
-            if key.data not in self.connections:
-                return  # closed by an earlier event of this round
-            if events & selectors.EVENT_WRITE:
+    def _look_at_sockets(self, ready: list[tuple[selectors.SelectorKey, int]]) -> None:
+        """Accept, send and read for a bounded time; what is not read now is still there at the next look."""
+        readable: list[Connection] = []
+        for key, events in ready:
+            if not isinstance(key.data, Connection):
+                self._handle_event(key)
+            elif key.data in self.connections and events & selectors.EVENT_WRITE:
                 self._send(key.data)
-            elif not key.data.session.has_work:
-                self._read(key.data)
-        elif isinstance(key.data, Death):
+            elif key.data in self.connections and not key.data.session.has_work:
+                readable.append(key.data)
+        readable.sort(key=lambda connection: (self._busy.spent_s(connection.owner), connection.read_s))
+        now_s = time.monotonic()
+        until_s = now_s + TURN_S / 2
+        for connection in readable:
+            if connection in self.connections:  # else it was closed for another one
+                began_s = connection.read_s = now_s
+                self._read(connection)
+                now_s = time.monotonic()
+                self._busy.spend(connection.owner, now_s - began_s)
+            if now_s > until_s:
+                break
+
+    def _handle_event(self, key: selectors.SelectorKey) -> None:
+        if isinstance(key.data, Death):
             self._bury(key.data.connection)
         elif isinstance(key.data, Address) and isinstance(key.fileobj, socket.socket):
             self._accept(key.fileobj, key.data)

@@ -73,7 +73,7 @@ class Session:
             return b""
         if self._job is not None:
             reply = next(self._job, None)
-            if reply is None:
+            if reply != b"":  # the reply is the last that there is, or there is none
                 self._job = None
             return reply or b""
         taken = self.frames.take()
