@@ -86,11 +86,11 @@ def test_a_record_that_cannot_be_told_costs_itself_and_leaves_a_gap():
 def test_names_of_a_megabyte_are_cut():
     box = outbox([])
     name = "x" * (1 << 20)
-    box.queue.extend([Marked(name, 1), Reserved(1, (0,), "L1", 1, name, 1), Opened(1, None, (1,), name, (), 1)])
+    box.queue.extend([Marked(name, 1), Reserved(1, (0,), "L1", 1, name, 1)])
 
-    mark, reserved, opened = [record for batch in told(box.take()) for record in batch.records]
+    mark, reserved = [record for batch in told(box.take()) for record in batch.records]
 
-    assert {len(mark.label), len(reserved.label), len(opened.system)} == {500}
+    assert {len(mark.label), len(reserved.label)} == {500}
 
 
 def test_discarded_and_lost_records_have_numbers_too():

@@ -29,7 +29,7 @@ def buffer(number: int, *, chips=(0,), kind="DRAM", size=1000, label="", site=""
 
 
 def opened(number: int, chips: range, *, name: str = "t3000") -> Opened:
-    facts = tuple(ChipFacts(c, c, (0, c), name, 12, 1 << 30, 64, 1 << 20, False) for c in chips)
+    facts = tuple(ChipFacts(c, c, (0, c), name[:32], 12, 1 << 30, 64, 1 << 20, False) for c in chips)
     return Opened(number, None, (1, len(chips)), name, facts, 0)
 
 
@@ -42,7 +42,7 @@ SHAPES: dict[str, list[Event]] = {
     "plain buffers": [buffer(1000 + n, chips=tuple(range(8)), label="matmul", size=10**9 + n) for n in range(4000)],
     "long sites": [buffer(n, site=f"{n}{WIDE}"[:4096]) for n in range(500)],
     "one site": [buffer(n, site=WIDE * 8, label=WIDE) for n in range(1000)],
-    "meshes": [opened(n, range(256), name=f"{n % 2}{WIDE}"[:500]) for n in range(20)],
+    "meshes": [opened(n, range(256), name=f"{n % 2}{WIDE}"[:64]) for n in range(20)],
     "groups": [buffer(n, chips=tuple(range(n, n + 200))) for n in range(100)],
     "reservations": [Reserved(1, tuple(range(300)), "L1", 5 + n, f"{n}{WIDE}", 0) for n in range(50)],
     "marks": [Marked(f"{n}{WIDE}", 10**18) for n in range(500)],
@@ -323,7 +323,7 @@ def test_counts_that_a_peer_can_drive_up_stay_encodable():
 
 
 def test_replies_are_bounded_and_say_what_they_leave_out(monkeypatch):
-    monkeypatch.setattr(answers_module, "REPLY_BYTES", 200_000)
+    monkeypatch.setattr(answers_module, "REPLY_BYTES", 50_000)
     ledger = Ledger()
     for pid in range(40):
         process = ledger.join(Who("", pid, 1), WIDE, 0.0)
@@ -342,7 +342,7 @@ def test_replies_are_bounded_and_say_what_they_leave_out(monkeypatch):
     leaks = answers.leaks()
 
     for answer in (state, buffers, histories, leaks):
-        assert len(wire.frame(wire.REPLY, answer)) < 2 * 200_000
+        assert len(wire.frame(wire.REPLY, answer)) < 2 * 50_000
     assert len(state.processes) + state.left_out == 20
     assert state.left_out > 0
     assert len(buffers.buffers) + buffers.left_out == 20 * 20

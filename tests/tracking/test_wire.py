@@ -73,7 +73,7 @@ def test_frames_may_come_byte_by_byte():
     ("data", "reason"),
     [
         (b"GET / HTTP/1.1\r\n", "a frame begins with b'GE'; expected b'TM'"),
-        (wire.HEADER.pack(b"TM", 9, 1, 0), "the peer speaks version 9; expected 3"),
+        (wire.HEADER.pack(b"TM", 9, 1, 0), "the peer speaks version 9; expected 4"),
         (wire.HEADER.pack(b"TM", wire.VERSION, 2, 2**32 - 1), "4294967295 bytes is announced; at most 1048576"),
         (wire.frame(99), "kind 99 is not something a client sends"),
         (wire.frame(wire.EVENTS, (0, 0, [(4, 1)])), "the body of a frame of kind 2 is malformed"),

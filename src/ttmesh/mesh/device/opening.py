@@ -11,6 +11,7 @@ from ttmesh.base import numerics_mode, settings
 from ttmesh.base.argument_types import name_wrong_types
 from ttmesh.base.errors import BusyError, MeshError, RankError
 from ttmesh.base.geometry import MeshCoordinate, MeshShape
+from ttmesh.base.lost_interrupts import redeliver_lost_interrupts
 from ttmesh.chip.backends.registry import find_usable_backend
 from ttmesh.chip.catalogue import current_system
 from ttmesh.chip.claims import claim, is_exclusive
@@ -72,6 +73,7 @@ def open_mesh_device(
             expected=f"1 or 2, not {num_command_queues}",
             fix="Ask for one or two command queues.",
         )
+    redeliver_lost_interrupts()  # buffers are freed by their finalizers
     _refuse_busy(chips)
     rank_block = None if explicit else make_rank_block(shape)
     own = chips if rank_block is None else rank_block.select_local(chips)
