@@ -207,6 +207,27 @@ SETTINGS: tuple[Setting, ...] = (
         "a file that exists",
         "its host_topology says how ranks divide a mesh (nothing else of it is read)",
     ),
+    Setting(
+        "TT_METAL_TRACE_ALLOC_TRACKING",
+        _parse_switch,
+        False,
+        "0 or 1",
+        "whether execute_trace refuses to overwrite buffers allocated since the capture",
+    ),
+    Setting(
+        "TT_METAL_TRACE_ALLOC_TRACEBACKS",
+        _parse_switch,
+        False,
+        "0 or 1",
+        "whether that error says where they were allocated and who holds them",
+    ),
+    Setting(
+        "TT_METAL_TRACE_ALLOC_REFERRER_DEPTH",
+        _parse_count,
+        10,
+        "a number from 0",
+        "how deep containers are searched for who holds such a buffer",
+    ),
     Setting("TT_METAL_CACHE", _parse_path, "", "a directory", "a separate cache for this process"),
 )
 

@@ -43,6 +43,8 @@ _MODULES = {
         "synchronize_mesh_device synchronize_devices"
     ),
     "ttmesh.mesh.functions.trace_capture": "begin_trace_capture end_trace_capture execute_trace release_trace",
+    "ttmesh.mesh.allocation.trace_allocations": "TRACE_ALLOC_TRACKING",
+    "ttmesh.mesh.functions.trace_safety": "mark_corruptible corruptible_allocation_scope",
     "ttmesh.mesh.functions.global_semaphores": (
         "create_global_semaphore get_global_semaphore_address reset_global_semaphore_value GlobalSemaphore"
     ),
@@ -186,6 +188,7 @@ _SUBMODULES = (
     "operations.pool operations.activations operations.unary operations.binary operations.ternary operations.reduction "
     "operations.matmul operations.normalization operations.data_movement operations.embedding operations.transformer "
     "operations.trace operations.moreh cluster fabric decorators tools model_preprocessing dot_access "
+    "tools.trace_allocation_tracker trace_allocation_config unsafe_allocation_tracker "
     "graph graph_tracer_utils tracer events reports profiler "
     "_ttnn _ttnn.tensor _ttnn.types _ttnn.device _ttnn.multi_device _ttnn.operations _ttnn.operations.core "
     "_ttnn.operations.point_to_point "
@@ -265,6 +268,20 @@ _POOL_GOLDENS = (
     "maxpool2d avg_pool2d global_avg_pool2d adaptive_avg_pool2d adaptive_max_pool2d upsample grid_sample rotate"
 )
 
+_TRACE_ALLOC = {
+    name: f"ttmesh.mesh.allocation.trace_allocations:{name}"
+    for name in ("TRACE_ALLOC_TRACKING", "TRACE_ALLOC_DIAGNOSTICS", "TRACE_ALLOC_REFERRER_DEPTH")
+}
+_TRACE_SAFETY = (
+    "get_unsafe_tracked_ids remove_unsafe_tracked_id push_corruptible_allocation_scope pop_corruptible_allocation_scope "
+    "trace_allocation_tracking_enabled trace_allocation_diagnostics_enabled acknowledge_corruptible "
+    "corruptible_allocation_scope TraceAllocationTracker UnsafeAllocationTracker"
+)
+_TRACE_SAFETY_NAMES = {
+    **_TRACE_ALLOC,
+    **{name: f"ttmesh.mesh.functions.trace_safety:{name}" for name in _TRACE_SAFETY.split()},
+}
+
 _PROFILER = (
     "IsProgramRealtimeProfilerActive RegisterProgramRealtimeProfilerCallback UnregisterProgramRealtimeProfilerCallback"
 )
@@ -274,6 +291,10 @@ _DEVICE = {
 }
 
 OWN_NAMES: dict[str, dict[str, str]] = {
+    "trace_allocation_config": _TRACE_ALLOC,
+    "unsafe_allocation_tracker": _TRACE_SAFETY_NAMES,
+    "tools.trace_allocation_tracker": _TRACE_SAFETY_NAMES,
+    "_ttnn.operations.trace": _TRACE_SAFETY_NAMES,
     "distributed.ttrun": {"main": "ttmesh.cli.launch:main"},
     # Two kernels of TT-NN for one operation, which its tests force.
     "_ttnn.operations.data_movement": dict.fromkeys(

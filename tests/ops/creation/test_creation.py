@@ -81,6 +81,19 @@ def test_from_buffer_takes_a_list(mesh: ttnn.MeshDevice) -> None:
     made = ttnn.from_buffer([1, 2, 3, 4], [2, 2], ttnn.int32, mesh)
 
     assert lanes(made)[1].tolist() == [[1, 2], [3, 4]]
+    for dtype in (ttnn.bfloat8_b, ttnn.DataType.INVALID):
+        with pytest.raises(MeshError, match="Unreachable"):
+            ttnn.from_buffer([1, 2, 3, 4], [2, 2], dtype, mesh)
+
+
+def test_circular_buffers_may_reach_into_what_sub_devices_reserve(mesh: ttnn.MeshDevice) -> None:
+    cores = [ttnn.CoreRangeSet([ttnn.CoreRange(a, a)]) for a in (ttnn.CoreCoord(0, 0), ttnn.CoreCoord(4, 4))]
+    manager = mesh.create_sub_device_manager([ttnn.SubDevice([one]) for one in cores], 3200)
+    mesh.load_sub_device_manager(manager)
+    x = ttnn.ones((64, 64), layout=ttnn.TILE_LAYOUT, device=mesh)
+
+    assert ttnn.add(x, x, sub_device_id=ttnn.SubDeviceId(1)).is_allocated()
+    mesh.clear_loaded_sub_device_manager()
 
 
 def test_rand_repeats_its_seed_and_differs_without_one(mesh: ttnn.MeshDevice) -> None:

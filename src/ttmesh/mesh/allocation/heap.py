@@ -18,6 +18,7 @@ from ttmesh.base.signals import signals
 from ttmesh.base.tracebacks import find_call_site
 from ttmesh.chip.cells import Cell, Room
 from ttmesh.chip.memory import BOTTOM_UP, Allocator, MemoryMap, MemoryView, Space
+from ttmesh.mesh.allocation import trace_allocations
 from ttmesh.mesh.allocation.allocation_digest import Digest
 
 log = logging.getLogger("ttmesh")
@@ -39,8 +40,8 @@ class Heap:
     """The memory of one mesh: allocates cells, frees them, lists live ones. Buffers refer to it, it refers to no buffer."""
 
     __slots__ = (
-        "_allocator", "_freed_by_gc", "_lock", "allocation_high_water", "chips", "closed", "deletion_high_water", "device",
-        "digest", "lane_axes", "live", "mesh_id", "traces_live", "version",
+        "_allocator", "_freed_by_gc", "_lock", "allocation_high_water", "chips", "closed", "corruptible",
+        "deletion_high_water", "device", "digest", "lane_axes", "live", "mesh_id", "traces_live", "version",
     )  # fmt: skip
 
     def __init__(
@@ -56,6 +57,7 @@ class Heap:
         self.allocation_high_water = 0  # highest end of a DRAM buffer allocated since a capture began
         self.deletion_high_water = 0
         self.traces_live = 0
+        self.corruptible: set[int] = set()  # ids of buffers that a replay may overwrite: the program said so
         self.digest: Digest | None = None  # only where several ranks must make the same allocations
         self._allocator = Allocator(space, chips)
         self._lock = Lock()
@@ -123,7 +125,7 @@ class Heap:
             if self.digest is not None:
                 self.digest.add(kind, address, bank_bytes, label)
             if self.traces_live:
-                _warn_of_traces()
+                self._note_beside_traces(cell)
             if signals.listening:
                 signals.emit(make_allocated_record(cell, self.mesh_id, self.chips))
         finally:
@@ -220,8 +222,16 @@ class Heap:
         self.version += 1
         if kind is DRAM and address + room.bank_bytes > self.deletion_high_water:
             self.deletion_high_water = address + room.bank_bytes
+        if self.corruptible:
+            self.corruptible.discard(cell.buffer_id)
         if signals.listening:
             signals.emit(Freed(self.mesh_id, cell.buffer_id))
+
+    def _note_beside_traces(self, cell: Cell) -> None:
+        if trace_allocations.TRACE_ALLOC_TRACKING:
+            trace_allocations.note_allocation(self, cell.buffer_id)
+        else:
+            _warn_of_traces()
 
     def _drain(self) -> None:
         while self._freed_by_gc:

@@ -47,6 +47,8 @@ current_queue_id: ContextVar[int] = ContextVar("current_queue_id", default=0)
 current_sub_device: ContextVar[int] = ContextVar("current_sub_device", default=0)
 _mesh_ids = itertools.count(1)
 
+LOCAL_L1_LABEL = "sub-device local L1"  # of the buffer that a partition reserves at the bottom of L1
+
 
 class MeshDevice(ChipView, CoreView):
     """Chips in a grid that run one program; opened by `open_mesh_device`."""
@@ -261,7 +263,7 @@ class MeshDevice(ChipView, CoreView):
             banks = self.heap.map.banks[BufferType.L1]
             size = -(-manager.local_l1_size // banks.alignment) * banks.alignment
             self._local_l1 = self.heap.allocate(
-                BufferType.L1, size * banks.count, size, size, banks.count, "sub-device local L1", bottom_up=True
+                BufferType.L1, size * banks.count, size, size, banks.count, LOCAL_L1_LABEL, bottom_up=True
             )
         self.sub_devices.load(manager)
 

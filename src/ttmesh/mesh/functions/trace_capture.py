@@ -8,7 +8,9 @@ from ttmesh.base.argument_types import name_wrong_types
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.errors import TraceError, TraceRegionError, one_of
 from ttmesh.mesh.allocation.heap import Buffer
+from ttmesh.mesh.allocation.trace_allocations import TRACE_ALLOC_TRACKING
 from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.mesh.functions.trace_safety import verify_before_replay
 from ttmesh.mesh.queue.command_queue import Cells, Command
 from ttmesh.mesh.queue.trace import (
     TRACE_BUFFER_PAGE_BYTES,
@@ -77,6 +79,8 @@ def execute_trace(
             expected="a finished capture",
             fix="Call end_trace_capture first.",
         )
+    if TRACE_ALLOC_TRACKING:
+        verify_before_replay(mesh_device, trace_id)
     if len(mesh_device.queues) > 1:
         mesh_device.ownership().take(queue.id)
     for segment in trace.segments():

@@ -286,8 +286,10 @@ def from_buffer(
     memory_config: MemoryConfig | None,
 ) -> Tensor:
     """A list of numbers as a tensor."""
-    if dtype in BLOCK_FLOATS:
-        raise MeshError("Unsupported DataType!", expected="a format that is not a block float", fix="Use bfloat16.")
+    if dtype in BLOCK_FLOATS or dtype is DataType.INVALID:
+        raise MeshError(
+            f"Unreachable: {dtype} cannot be made of a list", expected="a number for every element", fix="Use bfloat16."
+        )
     values = torch.tensor(buffer, dtype=_lane_dtype(dtype)).reshape(tuple(shape))
     tensor = from_torch(
         values, dtype, layout=layout or Layout.ROW_MAJOR, device=device, memory_config=memory_config

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ttmesh.base.dtypes import BufferType
 from ttmesh.mesh.allocation.circular_buffer_clash import check_l1_size, make_clash_error
-from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.mesh.device.mesh_device import LOCAL_L1_LABEL, MeshDevice
 
 
 def check_size(name: str, size_bytes: int, mesh: MeshDevice) -> None:
@@ -27,8 +27,12 @@ def check_room(name: str, size_bytes: int, mesh: MeshDevice) -> None:
     end = mesh.heap.map.banks[BufferType.L1].start + size_bytes
     lowest = mesh.heap.lowest_used(BufferType.L1)
     if lowest is not None and end > lowest:
-        users = sorted(mesh.heap.live[BufferType.L1].values(), key=lambda cell: cell.address)[:3]
-        names = ", ".join(f"{cell.label or 'unnamed'} at {cell.address}" for cell in users)
+        users = sorted(mesh.heap.live[BufferType.L1].values(), key=lambda cell: cell.address)
+        if users and users[0].label == LOCAL_L1_LABEL:  # reserved for sub-devices, but nothing lies in it
+            users = users[1:]
+            if not users or end <= (lowest := users[0].address):
+                return
+        names = ", ".join(f"{cell.label or 'unnamed'} at {cell.address}" for cell in users[:3])
         raise make_clash_error(
             name,
             _cores(mesh),
