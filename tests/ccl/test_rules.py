@@ -388,3 +388,41 @@ def test_a_partition_of_one_chips_tensor_is_its_part_of_the_mesh() -> None:
         assert along_axis.coords() == over_all.coords() == [(1, 1)]
         assert torch.equal(lanes_of(along_axis)[1, 1], lanes[1, 1, :, :, 64:128])
         assert torch.equal(lanes_of(over_all)[1, 1], lanes[1, 1, :, :, 160:192])
+
+
+def test_the_topology_of_a_tensor_makes_no_other_program() -> None:
+    with opened((2, 4)) as mesh:
+        values = torch.zeros(8, 1, 32, 128)
+        mappers = [ttnn.ShardTensorToMesh(mesh, dim=0), ttnn.ShardTensor2dMesh(mesh, (2, 4), (None, 0))]
+        shapes = [values, values[:4]]
+        tensors = [
+            ttnn.from_torch(one, ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=mesh, mesh_mapper=mapper)
+            for one, mapper in zip(shapes, mappers, strict=True)
+        ]
+        assert tensors[0].tensor_topology() != tensors[1].tensor_topology()
+        calls = [
+            lambda x: ttnn.broadcast(x, MeshCoordinate(0, 0), cluster_axis=1),
+            lambda x: ttnn.all_broadcast(x, cluster_axis=1),
+            lambda x: ttnn.all_gather(x, dim=3, cluster_axis=1),
+            lambda x: ttnn.all_reduce(x, cluster_axis=1),
+        ]
+        for call in calls:
+            call(tensors[0])
+            programs = mesh.num_program_cache_entries()
+            call(tensors[1])
+            assert mesh.num_program_cache_entries() == programs
+
+
+def test_the_host_converts_what_a_mapper_uploads_while_sub_devices_are_loaded() -> None:
+    with opened((2, 4)) as mesh:
+        cores = ttnn.CoreRangeSet([ttnn.CoreRange(ttnn.CoreCoord(0, 0), ttnn.CoreCoord(3, 3))])
+
+        def upload() -> int:
+            mapper = ttnn.ReplicateTensorToMesh(mesh)
+            ttnn.from_torch(torch.ones(32, 32), ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=mesh, mesh_mapper=mapper)
+            return mesh.num_program_cache_entries()
+
+        mesh.load_sub_device_manager(mesh.create_sub_device_manager([ttnn.SubDevice([cores])], 0))
+        assert upload() == 0
+        mesh.clear_loaded_sub_device_manager()
+        assert upload() == 2

@@ -28,9 +28,11 @@ from ttmesh.ttnn import operations as operations
 from ttmesh.ttnn import profiler as profiler
 from ttmesh.ttnn import reports as reports
 from ttmesh.ttnn import tools as tools
+from ttmesh.ttnn import trace_allocation_config as trace_allocation_config
 from ttmesh.ttnn import tracer as tracer
 from ttmesh.ttnn import transformer as transformer
 from ttmesh.ttnn import types as types
+from ttmesh.ttnn import unsafe_allocation_tracker as unsafe_allocation_tracker
 from ttmesh.base.core_work import corerange_to_cores as corerange_to_cores, grid_to_cores as grid_to_cores, num_cores_to_corerangeset as num_cores_to_corerangeset, num_cores_to_corerangeset_in_subcoregrids as num_cores_to_corerangeset_in_subcoregrids, split_work_to_cores as split_work_to_cores
 from ttmesh.base.cores import CoreCoord as CoreCoord, CoreGrid as CoreGrid, CoreRange as CoreRange, CoreRangeSet as CoreRangeSet, NOC as NOC
 from ttmesh.base.dtypes import Arch as Arch, BufferType as BufferType, DEVICE_STORAGE_TYPE as DEVICE_STORAGE_TYPE, DataType as DataType, Layout as Layout, MathFidelity as MathFidelity, ROW_MAJOR_LAYOUT as ROW_MAJOR_LAYOUT, ShardOrientation as ShardOrientation, ShardStrategy as ShardStrategy, StorageType as StorageType, TILE_LAYOUT as TILE_LAYOUT, TensorMemoryLayout as TensorMemoryLayout, bfloat16 as bfloat16, bfloat4_b as bfloat4_b, bfloat8_b as bfloat8_b, float32 as float32, fp8_e4m3 as fp8_e4m3, int32 as int32, int8 as int8, uint16 as uint16, uint32 as uint32, uint8 as uint8
@@ -49,6 +51,7 @@ from ttmesh.chip.memory import MemoryView as MemoryView
 from ttmesh.fabric.fabric_config import FabricConfig as FabricConfig, FabricManagerMode as FabricManagerMode, FabricReliabilityMode as FabricReliabilityMode, FabricRouterConfig as FabricRouterConfig, FabricTensixConfig as FabricTensixConfig, FabricType as FabricType, FabricUDMMode as FabricUDMMode, Topology as Topology
 from ttmesh.fabric.nodes import FabricNodeId as FabricNodeId, MeshId as MeshId
 from ttmesh.mesh.allocation.sub_devices import SubDevice as SubDevice, SubDeviceId as SubDeviceId, SubDeviceManagerId as SubDeviceManagerId
+from ttmesh.mesh.allocation.trace_allocations import TRACE_ALLOC_TRACKING as TRACE_ALLOC_TRACKING
 from ttmesh.mesh.device.dispatch_cores import DispatchCoreAxis as DispatchCoreAxis, DispatchCoreConfig as DispatchCoreConfig, DispatchCoreType as DispatchCoreType
 from ttmesh.mesh.device.mesh_device import MeshDevice as Device, MeshDevice as MeshDevice
 from ttmesh.mesh.device.mesh_view import MeshDeviceView as MeshDeviceView
@@ -62,6 +65,7 @@ from ttmesh.mesh.functions.memory_reports import dump_device_memory_state as dum
 from ttmesh.mesh.functions.process_fabric import get_fabric_config as get_fabric_config, get_tt_fabric_max_payload_size_bytes as get_tt_fabric_max_payload_size_bytes, set_fabric_config as set_fabric_config
 from ttmesh.mesh.functions.queue_functions import QueueId as QueueId, command_queue as command_queue, event_synchronize as event_synchronize, get_all_programs_perf_data as get_all_programs_perf_data, get_current_command_queue_id_for_thread as get_current_command_queue_id_for_thread, get_latest_programs_perf_data as get_latest_programs_perf_data, is_trace_capture_active as is_trace_capture_active, read_device_profiler as ReadDeviceProfiler, record_event as record_event, synchronize_device as synchronize_device, synchronize_devices as synchronize_devices, synchronize_mesh_device as synchronize_mesh_device, wait_for_event as wait_for_event
 from ttmesh.mesh.functions.trace_capture import begin_trace_capture as begin_trace_capture, end_trace_capture as end_trace_capture, execute_trace as execute_trace, release_trace as release_trace
+from ttmesh.mesh.functions.trace_safety import corruptible_allocation_scope as corruptible_allocation_scope, mark_corruptible as mark_corruptible
 from ttmesh.mesh.queue.events import MeshEvent as MeshEvent
 from ttmesh.mesh.queue.trace import MeshTraceId as MeshTraceId
 from ttmesh.mesh.ranks.counter_channel import InterProcessCounterChannel as InterProcessCounterChannel

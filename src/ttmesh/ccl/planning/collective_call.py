@@ -134,7 +134,7 @@ def run(
             tuple(map(_drop_memory_of_optional, outputs)),
             snapshot_all(options),
         )
-        plan = known.plan if isinstance(known, PlanRoute) else _make_plan(request, decide(request), key)
+        plan = known.plan if isinstance(known, PlanRoute) else _make_plan(request, decide(request))
         mesh.plans[place] = PlanRoute(plan, None)
         launched = _describe_launch(request, decide) if observer.active else None
     result = execute(plan, mesh, tensors, {}, outputs, launched)
@@ -236,13 +236,19 @@ def collective(
     return decorate
 
 
-def _make_plan(request: Request, decision: Decision, key: tuple[Any, ...]) -> Plan:
+def _program_key(request: Request) -> tuple[Hashable, ...]:
+    """What tells two programs apart: a tensor's topology does not."""
+    tensors = [None if t is None else (t.spec, t.kind.presence) for t in (*request.tensors, *request.outputs)]
+    return (request.name, *tensors, *map(key_of, request.options.values()))
+
+
+def _make_plan(request: Request, decision: Decision) -> Plan:
     mesh, specs = request.mesh, decision.specs
     presence = presence_of_run((*request.tensors, *request.outputs)) if decision.changed is None else None
     kinds = tuple(kind_of(spec, decision.topology, presence) for spec in specs)
     footprints = tuple(footprint_of(spec, mesh.heap.map) for spec in specs)
     body = _make_body(request, decision)
-    programs: tuple[Hashable, ...] = tuple((*key, i) for i in range(decision.programs))
+    programs: tuple[Hashable, ...] = tuple((*_program_key(request), i) for i in range(decision.programs))
     schedule = None
     if decision.stages is not None:
         composition, results = decision.stages

@@ -22,6 +22,9 @@ CONVERTED = (DataType.FLOAT32, DataType.BFLOAT16)  # block floats and integers a
 
 def upload_mapped(host: Tensor, device: MeshDevice, source: torch.dtype, cq_id: int | None) -> Tensor:
     """The tensor on a device, at the address it has after TT-NN's conversion there."""
+    partition = device.sub_devices
+    if partition.loaded is not partition.default:  # then TT-NN converts on the host
+        return host.onto(device, None, cq_id)
     chain = _conversion(host.spec, SOURCES.get(source))
     if chain is None or not _fits(chain, device):
         return host.onto(device, None, cq_id)

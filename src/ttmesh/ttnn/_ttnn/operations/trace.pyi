@@ -11,6 +11,8 @@ from ttmesh.tensor.spec.memory_config import MemoryConfig as MemoryConfig
 from ttmesh.tensor.tensor import Tensor as Tensor
 
 
+from ttmesh.mesh.allocation.trace_allocations import TRACE_ALLOC_DIAGNOSTICS as TRACE_ALLOC_DIAGNOSTICS, TRACE_ALLOC_REFERRER_DEPTH as TRACE_ALLOC_REFERRER_DEPTH, TRACE_ALLOC_TRACKING as TRACE_ALLOC_TRACKING
+from ttmesh.mesh.functions.trace_safety import TraceAllocationTracker as TraceAllocationTracker, UnsafeAllocationTracker as UnsafeAllocationTracker, acknowledge_corruptible as acknowledge_corruptible, corruptible_allocation_scope as corruptible_allocation_scope, get_unsafe_tracked_ids as get_unsafe_tracked_ids, pop_corruptible_allocation_scope as pop_corruptible_allocation_scope, push_corruptible_allocation_scope as push_corruptible_allocation_scope, remove_unsafe_tracked_id as remove_unsafe_tracked_id, trace_allocation_diagnostics_enabled as trace_allocation_diagnostics_enabled, trace_allocation_tracking_enabled as trace_allocation_tracking_enabled
 
 
 def __getattr__(name: str) -> Any: ...
