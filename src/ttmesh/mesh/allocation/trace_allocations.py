@@ -19,13 +19,13 @@ tracebacks: dict[int, str] = {}  # buffer id -> the program's stack when it was 
 _scopes = local()
 
 
-class Owner(Protocol):
+class HeapWithTraces(Protocol):
     """A heap: the ids of its buffers that may be overwritten."""
 
     corruptible: set[int]
 
 
-def note_allocation(owner: Owner, buffer_id: int) -> None:
+def note_allocation(owner: HeapWithTraces, buffer_id: int) -> None:
     """A buffer was allocated while a trace exists."""
     if any(scope is owner for scope in getattr(_scopes, "stack", ())):
         owner.corruptible.add(buffer_id)
@@ -33,7 +33,7 @@ def note_allocation(owner: Owner, buffer_id: int) -> None:
         tracebacks[buffer_id] = "".join(traceback.format_stack()[:-2])
 
 
-def push_scope(owner: Owner) -> None:
+def push_scope(owner: HeapWithTraces) -> None:
     """From now on this thread's allocations on this heap may be overwritten."""
     if not hasattr(_scopes, "stack"):
         _scopes.stack = []
@@ -46,7 +46,7 @@ def pop_scope() -> None:
 
 
 @contextmanager
-def acknowledge(owner: Owner) -> Iterator[None]:
+def acknowledge(owner: HeapWithTraces) -> Iterator[None]:
     """A scope around the `with` block."""
     push_scope(owner)
     try:
