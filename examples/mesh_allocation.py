@@ -40,9 +40,10 @@ def show_memory(mesh: ttnn.MeshDevice, title: str) -> None:
 
 
 def distributed(mesh: ttnn.MeshDevice, seed: int) -> ttnn.Tensor:
-    """A bfloat16 tensor of 100 MiB on each chip."""
+    """A bfloat16 tensor of 100 MiB on each chip: random numbers, multiplied by 1 on the first chip, by 8 on the last."""
     rows = MEGABYTES * 2**20 // (1024 * 2)
-    values = torch.randn(ROWS * COLUMNS, 1, rows, 1024, generator=torch.Generator().manual_seed(seed)).bfloat16()
+    one_chip = torch.randn(1, 1, rows, 1024, generator=torch.Generator().manual_seed(seed)).bfloat16()
+    values = one_chip * torch.arange(1, ROWS * COLUMNS + 1).bfloat16().reshape(-1, 1, 1, 1)
     return ttnn.from_torch(
         values, layout=ttnn.TILE_LAYOUT, device=mesh, mesh_mapper=ttnn.ShardTensorToMesh(mesh, dim=0)
     )
@@ -69,7 +70,7 @@ def main() -> int:
     console.print("✓ Distributed addition completed!")
 
     step(5, "Performing Distributed MatMul")
-    weight = ttnn.from_torch(torch.eye(1024).bfloat16(), layout=ttnn.TILE_LAYOUT, device=mesh)
+    weight = ttnn.from_torch(torch.randn(1024, 64).bfloat16(), layout=ttnn.TILE_LAYOUT, device=mesh)
     output = ttnn.matmul(total, weight)
     console.print("✓ Distributed matmul completed!")
     show_memory(mesh, "Five tensors on every chip")
