@@ -1,11 +1,13 @@
 """Seed 001's program: fill a 2x4 mesh, compute on all chips at once, free step by step, end where it began.
 
 python examples/mesh_allocation.py
+python examples/mesh_allocation.py --megabytes 10                  # smaller tensors
 TT_ALLOC_TRACKING_ENABLED=1 python examples/mesh_allocation.py     # with `ttmesh server` running beside it
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 
 import torch
@@ -39,9 +41,9 @@ def show_memory(mesh: ttnn.MeshDevice, title: str) -> None:
     console.print(table)
 
 
-def distributed(mesh: ttnn.MeshDevice, seed: int) -> ttnn.Tensor:
-    """A bfloat16 tensor of 100 MiB on each chip: random numbers, multiplied by 1 on the first chip, by 8 on the last."""
-    rows = MEGABYTES * 2**20 // (1024 * 2)
+def distribute_random(mesh: ttnn.MeshDevice, megabytes: int, seed: int) -> ttnn.Tensor:
+    """A bfloat16 tensor with so many MiB on each chip: random numbers, times 1 on the first chip, times 8 on the last."""
+    rows = megabytes * 2**20 // (1024 * 2)
     one_chip = torch.randn(1, 1, rows, 1024, generator=torch.Generator().manual_seed(seed)).bfloat16()
     values = one_chip * torch.arange(1, ROWS * COLUMNS + 1).bfloat16().reshape(-1, 1, 1, 1)
     return ttnn.from_torch(
@@ -49,19 +51,19 @@ def distributed(mesh: ttnn.MeshDevice, seed: int) -> ttnn.Tensor:
     )
 
 
-def main() -> int:
+def main(megabytes: int = MEGABYTES) -> int:
     step(1, "Opening 8-Device Mesh (2x4 Topology)")
     mesh = ttnn.open_mesh_device(ttnn.MeshShape(ROWS, COLUMNS))
     baseline = held(mesh)
     console.print(f"✓ Mesh device opened: {mesh}")
     show_memory(mesh, "Mesh topology")
 
-    step(2, f"Creating Distributed Tensor ({MEGABYTES}MB per device)")
-    first = distributed(mesh, seed=1)
+    step(2, f"Creating Distributed Tensor ({megabytes}MB per device)")
+    first = distribute_random(mesh, megabytes, seed=1)
     console.print("✓ Tensor distributed across mesh!")
 
-    step(3, f"Creating Second Distributed Tensor ({MEGABYTES}MB per device)")
-    second = distributed(mesh, seed=2)
+    step(3, f"Creating Second Distributed Tensor ({megabytes}MB per device)")
+    second = distribute_random(mesh, megabytes, seed=2)
     console.print("✓ Second tensor distributed!")
     show_memory(mesh, "Two tensors on every chip")
 
@@ -95,4 +97,11 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument(
+        "--megabytes", type=int, default=MEGABYTES, help="size of a tensor on each chip (default %(default)s)"
+    )
+    megabytes = parser.parse_args().megabytes
+    if megabytes < 1:
+        parser.error(f"--megabytes {megabytes}; expected 1 or more")
+    sys.exit(main(megabytes))

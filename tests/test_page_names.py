@@ -23,6 +23,11 @@ PAGES = [
 PATH = re.compile(r"(?<![\w./-])((?:[a-z_0-9]+/)+(?:[a-z_0-9]+\.(?:py|c|txt|md|yaml))?)(?![\w/])")
 DOTTED = re.compile(r"(?<![\w./-])ttmesh(?:\.[A-Za-z_]\w*)+")
 CODE_BLOCK = re.compile(r"```.*?```", re.DOTALL)
+AMERICAN = re.compile(
+    r"\b(?:behavior|color|center|favor|gray|neighbor|(?:optim|initial|special|synchron|serial|recogn|vector|quant)iz)"
+    r"(?:s|e|ed|er|ers|es|ing|ation)?\b",
+    re.IGNORECASE,
+)  # words of TT-NN and torch are in backticks
 IN_TT_METAL = {"tests/ttnn/distributed/test_multi_mesh.py"}  # and everything in its folder of models
 MADE_BY_PROGRAMS = {"generated/reports/"}
 NOT_OURS = {  # names in examples of commands, of TT-NN's that do not exist here, and of the seeds' scripts
@@ -72,3 +77,10 @@ def test_the_page_of_the_architecture_walks_through_every_layer_it_names() -> No
 
     for walk in ("from_torch", "add(a, b)", "all_reduce", "execute_trace", "to_torch", "allocation record"):
         assert walk in page
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_page_is_spelt_in_british_english(page: str) -> None:
+    prose = re.sub(r"`[^`]*`", "", CODE_BLOCK.sub("", (ROOT / page).read_text()))
+
+    assert not AMERICAN.findall(prose)

@@ -22,10 +22,11 @@ def run_command(*words: str, cwd: Path | None = None) -> subprocess.CompletedPro
 
 
 def test_the_demo_shows_a_mesh(tmp_path: Path) -> None:
-    done = run_command("demo", cwd=tmp_path)
+    done = run_command("demo", "--megabytes", "4", cwd=tmp_path)
 
     assert done.returncode == 0, done.stderr
-    assert "DRAM" in done.stdout
+    assert "DRAM 8 MiB" in done.stdout
+    assert "every device returned to its baseline" in done.stdout
 
 
 def test_examples_are_listed_with_what_they_show(capsys: pytest.CaptureFixture[str]) -> None:

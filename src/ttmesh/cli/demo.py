@@ -9,9 +9,12 @@ from ttmesh.showcase.example_files import find_example
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """It takes none."""
+    """The size of its tensors."""
+    parser.add_argument(
+        "--megabytes", type=int, default=100, help="size of a tensor on each chip (default %(default)s)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Become the example that shows what a mesh is."""
-    return run_command.run_script(find_example("mesh_allocation").path, [])
+    return run_command.run_script(find_example("mesh_allocation").path, ["--megabytes", str(args.megabytes)])

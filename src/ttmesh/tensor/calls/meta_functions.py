@@ -27,7 +27,7 @@ def defer_compiler() -> int:
         if function.__code__ is wrapper:
             inner = _closure(function).get("fn")
             if inner is not None and not hasattr(inner, "__dynamo_disable"):
-                setattr(inner, "__dynamo_disable", _Undecorated(inner))  # noqa: B010  where the decorator keeps its result
+                setattr(inner, "__dynamo_disable", _Undecorated(inner))  # where the decorator keeps its result
                 count += 1
     return count
 
