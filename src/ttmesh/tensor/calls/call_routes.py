@@ -78,8 +78,10 @@ class ViewRoute:
     def run(self, mesh: MeshDevice, tensors: list[Tensor], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
         """The view of a call's tensor."""
         tensor = tensors[self._source]
-        tensor.check_allocated()
-        return tensor if self._kind is None else Tensor.on_device(self._kind, tensor.buffer, mesh)
+        buffer = tensor._buffer
+        if buffer is None or buffer._cell is None:
+            tensor.buffer.cell  # noqa: B018  (raises: it is on the host or freed)
+        return tensor if self._kind is None else Tensor.on_device(self._kind, buffer, mesh)  # type: ignore[arg-type]
 
 
 def view_route(result: Tensor, tensors: Sequence[Tensor]) -> ViewRoute:
