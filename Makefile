@@ -8,6 +8,7 @@ STAMP := $(VENV)/.installed
 .DEFAULT_GOAL := test
 
 SHELL := bash
+unexport PYTHONDONTWRITEBYTECODE  # a thousand processes import the package; compiling it anew takes a second each
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from typing import Any
 
@@ -18,9 +19,13 @@ ttnn_config.load_environment()
 comparison.follow_config()
 if settings.get_bool("TT_ALLOC_TRACKING_ENABLED"):
     client.start()
+_collects = gc.isenabled()
+gc.disable()  # nothing becomes garbage here, and looking for it in all of torch takes a third of the time
 load_folder("ttmesh.tensor")  # conversions and indexing fill the operators table
 load_folder("ttmesh.ops")
 load_folder("ttmesh.ccl")
+if _collects:
+    gc.enable()
 
 
 def _operation(name: str) -> Any:

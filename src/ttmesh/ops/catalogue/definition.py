@@ -15,6 +15,7 @@ import inspect
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -26,7 +27,7 @@ from ttmesh.mesh.queue.plan_table import Key
 from ttmesh.ops.catalogue.elementwise_compositions import check_composition, composition_stages
 from ttmesh.ops.catalogue.engine_defaults import EngineRule, engine_rules
 from ttmesh.ops.catalogue.input_rules import check_inputs
-from ttmesh.ops.catalogue.signatures import REQUIRED, overloads
+from ttmesh.ops.catalogue.signatures import REQUIRED, Overload, check_known, overloads
 from ttmesh.ops.catalogue.spec_rules import like_first
 from ttmesh.tensor.calls.argument_errors import check_plain_values, check_types, explain_keyword, types_misfit
 from ttmesh.tensor.calls.argument_snapshots import snapshot_all
@@ -89,26 +90,51 @@ class OpFunction(Gate):
         self.golden_function = golden
         self.operation = operation
         self._run = run
-        self._overloads = overloads(name)
-        self._binders = tuple(
-            binder(overload.signature, _choose_keys(overload.signature, self._overloads[0].signature, names))
+        check_known(name)
+
+    # What follows from the signature is worked out at the first call: a program calls few of a thousand operations.
+
+    @cached_property
+    def _overloads(self) -> tuple[Overload, ...]:
+        return overloads(self.python_fully_qualified_name)
+
+    @cached_property
+    def _binders(self) -> tuple[Callable[..., Arguments], ...]:
+        first = self._overloads[0].signature
+        return tuple(
+            binder(overload.signature, _choose_keys(overload.signature, first, self._names))
             for overload in self._overloads
         )
-        runtime = frozenset() if operation is None else operation.runtime
+
+    @cached_property
+    def runtime_places(self) -> tuple[int, ...]:  # type: ignore[override]
+        """The places of arguments of which the key holds the type alone."""
         first = self._overloads[0].signature.parameters
-        self.runtime_places = tuple(
-            i for i, parameter in enumerate(first) if names.get(parameter, parameter) in runtime
-        )
-        all_parameters = {parameter for overload in self._overloads for parameter in overload.signature.parameters}
-        self._on_sub_device = "subdevice_id" in all_parameters
-        self._numbers = tuple(
-            names.get(parameter, parameter)
-            for parameter, declared in first.items()
+        return tuple(i for i, parameter in enumerate(first) if self._is_runtime(parameter))
+
+    @cached_property
+    def runtime_names(self) -> frozenset[str]:  # type: ignore[override]
+        """The keywords of arguments of which the key holds the type alone."""
+        return frozenset(filter(self._is_runtime, self._parameters))
+
+    @cached_property
+    def _parameters(self) -> frozenset[str]:
+        return frozenset(parameter for overload in self._overloads for parameter in overload.signature.parameters)
+
+    @cached_property
+    def _numbers(self) -> tuple[str, ...]:
+        return tuple(
+            self._names.get(parameter, parameter)
+            for parameter, declared in self._overloads[0].signature.parameters.items()
             if isinstance(declared.default, bool | int | float) and parameter != "seeds"  # those may be a tensor
         )
-        self.runtime_names = frozenset(
-            parameter for parameter in all_parameters if names.get(parameter, parameter) in runtime
-        )
+
+    @property
+    def _on_sub_device(self) -> bool:
+        return "subdevice_id" in self._parameters
+
+    def _is_runtime(self, parameter: str) -> bool:
+        return self.operation is not None and self._names.get(parameter, parameter) in self.operation.runtime
 
     @property
     def __signature__(self) -> inspect.Signature:

@@ -45,15 +45,18 @@ def signatures(name: str) -> tuple[inspect.Signature, ...]:
 @cache
 def overloads(name: str) -> tuple[Overload, ...]:
     """The overloads of an operation with the TT-NN objects that literals cannot express."""
-    try:
-        lines = _read_lines()[name]
-    except KeyError:
+    check_known(name)
+    return tuple(parse(line) for line in _read_lines()[name])
+
+
+def check_known(name: str) -> None:
+    """Refuse the name of an operation without a signature."""
+    if name not in _read_lines():
         raise UnknownOperationError(
             f"no signature of {name!r} is known",
             expected="the name of a TT-NN operation, such as 'ttnn.add'",
             fix=suggest_names(name, _read_lines()),
-        ) from None
-    return tuple(parse(line) for line in lines)
+        )
 
 
 def parse(line: str) -> Overload:

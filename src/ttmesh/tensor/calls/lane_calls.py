@@ -1,7 +1,8 @@
-"""Calling a lane function: its arguments filled in, its shapes inferred on meta, its result rounded once."""
+"""Calling a lane function: its arguments filled in, its shapes inferred, its result rounded once."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import itertools
@@ -10,6 +11,7 @@ from types import CodeType
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from ttmesh.base.dtypes import BLOCK_FLOATS, INTEGERS, DataType, uint16, uint32
 from ttmesh.chip.cells import Cell
@@ -30,16 +32,42 @@ Positions = dict[str, int | list[int | None]]
 Inferred = list[tuple[tuple[int, ...], torch.dtype]]
 Wrap = Callable[[list[Tensor]], Any]
 
+WARNS_WITHOUT_ELEMENTS = {
+    getattr(home, name) for home in (torch, torch.Tensor) for name in ("var", "std")
+} | {torch.var_mean, torch.std_mean}
 NARROWER = BLOCK_FLOATS | {uint16, uint32}  # formats that do not hold all that their lanes could
 
 
 def infer(
     lane: Lane, positions: Positions, static: Arguments, specs: Sequence[TensorSpec], axes: int
 ) -> tuple[Inferred, Wrap]:
-    """Local shapes and torch dtypes of the results, from one run on meta, and the form in which they are returned."""
-    lanes = [torch.empty((*[1] * axes, *spec.shape), dtype=lane_dtype(spec.dtype), device="meta") for spec in specs]
-    result = lane(**fill_arguments(positions, static, lanes))
+    """Local shapes and torch dtypes of the results, and the form in which they are returned.
+
+    They come from one run on tensors without elements, whose first lane axis is empty. Where that is refused, or the
+    function makes its own tensors, from one on meta: torch's meta kernels are written in Python and import its compiler,
+    which takes a second.
+    """
+    if not any(isinstance(value, torch.Tensor) for value in static.values()):
+        with contextlib.suppress(Exception), _NoElements():  # whatever is wrong is raised by the run on meta
+            result = lane(**fill_arguments(positions, static, _make_lanes(specs, (0, *[1] * (axes - 1)), "cpu")))
+            return describe_results(result, axes), wrap_like(result)
+    result = lane(**fill_arguments(positions, static, _make_lanes(specs, (1,) * axes, "meta")))
     return describe_results(result, axes), wrap_like(result)
+
+
+class _NoElements(TorchFunctionMode):
+    """Refuses what torch warns of where there are no elements."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in WARNS_WITHOUT_ELEMENTS:
+            raise NotImplementedError
+        return func(*args, **(kwargs or {}))
+
+
+def _make_lanes(specs: Sequence[TensorSpec], lane_shape: tuple[int, ...], device: str) -> list[torch.Tensor]:
+    return [torch.empty((*lane_shape, *spec.shape), dtype=lane_dtype(spec.dtype), device=device) for spec in specs]
 
 
 def describe_results(result: Any, axes: int) -> Inferred:
