@@ -267,9 +267,7 @@ class _BesideTheEngine(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Look at one function of torch; a sum over everything only looks for NaN."""
         name = func._overloadpacket.__name__
-        floats = all(
-            a.is_floating_point() and not a.is_meta and a.numel() for a in args if isinstance(a, torch.Tensor)
-        )
+        floats = all(a.is_floating_point() and not a.is_meta and a.numel() for a in args if isinstance(a, torch.Tensor))
         whole = func is torch.ops.aten.sum.default
         if name in self.ENGINE_WORK and floats and not whole and engine.active_config() is None:
             self.found.add(name)

@@ -11,11 +11,11 @@ from ttmesh.base import numerics_mode, settings
 from ttmesh.base.argument_types import name_wrong_types
 from ttmesh.base.errors import BusyError, MeshError, RankError
 from ttmesh.base.geometry import MeshCoordinate, MeshShape
-from ttmesh.base.lost_interrupts import redeliver_lost_interrupts
 from ttmesh.chip.backends.registry import find_usable_backend
 from ttmesh.chip.catalogue import current_system
 from ttmesh.chip.claims import claim, is_exclusive
 from ttmesh.chip.memory import MemoryMap, Space
+from ttmesh.mesh.allocation.lost_interrupts import redeliver_lost_interrupts
 from ttmesh.mesh.device.dispatch_cores import DispatchCoreConfig, apply_dispatch_config
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.ranks.rank_block import load_shared_system, make_rank_block

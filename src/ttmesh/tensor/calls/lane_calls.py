@@ -32,9 +32,10 @@ Positions = dict[str, int | list[int | None]]
 Inferred = list[tuple[tuple[int, ...], torch.dtype]]
 Wrap = Callable[[list[Tensor]], Any]
 
-WARNS_WITHOUT_ELEMENTS = {
-    getattr(home, name) for home in (torch, torch.Tensor) for name in ("var", "std")
-} | {torch.var_mean, torch.std_mean}
+WARNS_WITHOUT_ELEMENTS = {getattr(home, name) for home in (torch, torch.Tensor) for name in ("var", "std")} | {
+    torch.var_mean,
+    torch.std_mean,
+}
 NARROWER = BLOCK_FLOATS | {uint16, uint32}  # formats that do not hold all that their lanes could
 
 

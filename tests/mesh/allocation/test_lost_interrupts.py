@@ -9,7 +9,7 @@ import pytest
 
 PROGRAM = """
 import signal, sys
-from ttmesh.base.lost_interrupts import redeliver_lost_interrupts
+from ttmesh.mesh.allocation.lost_interrupts import redeliver_lost_interrupts
 
 calls = []
 sys.unraisablehook = calls.append
