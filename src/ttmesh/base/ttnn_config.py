@@ -93,6 +93,12 @@ def load_config_from_dictionary(config: Mapping[str, object], from_file: bool = 
         setattr(CONFIG, name, value)
 
 
+def replace_config(config: Options) -> None:
+    """What `ttnn.CONFIG = config` means: CONFIG stays the same object and takes the other's values."""
+    for option in fields(Options):
+        setattr(CONFIG, option.name, getattr(config, option.name))
+
+
 def _convert_option(name: str, value: object, where: str) -> object:
     current = getattr(CONFIG, name)
     wanted: tuple[type, ...] = {bool: (bool,), float: (int, float)}.get(type(current), (str, Path, type(None)))

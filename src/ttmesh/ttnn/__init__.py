@@ -11,7 +11,7 @@ from ttmesh.drift import comparison
 from ttmesh.ops.catalogue.definition import catalogue
 from ttmesh.tracking import client
 from ttmesh.ttnn.names import NAMES, OPERATION_MODULES, OWN_NAMES, SUBMODULES
-from ttmesh.ttnn.namespace import Namespace, install, load_folder
+from ttmesh.ttnn.namespace import Namespace, RootModule, install, load_folder
 
 settings.check_environment()
 tracebacks.install()
@@ -34,6 +34,7 @@ def _operation(name: str) -> Any:
 
 
 _root = sys.modules[__name__]
+_root.__class__ = RootModule
 _inner = Namespace(__name__, __doc__ or "", NAMES, _operation, catalogue.keys)
 
 for _name in OPERATION_MODULES:

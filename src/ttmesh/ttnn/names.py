@@ -253,6 +253,11 @@ _GRAPH = {
         "track_function_start track_function_end"
     ),
     "ttmesh.ops.graph.full_capture": "full_graph_capture",
+    "ttmesh.ops.graph.python_io": (
+        "enable_python_io_recording disable_python_io_recording is_python_io_recording_enabled enable_python_stack_traces "
+        "disable_python_stack_traces is_python_stack_trace_enabled record_python_operation store_output_tensor_ids "
+        "store_captured_graph _safe_arg_str _python_io_data _configure_python_stack_traces_for_outer_graph_capture"
+    ),
     "ttmesh.ops.graph.graph_report": (
         "enable_detailed_buffer_tracing disable_detailed_buffer_tracing is_detailed_buffer_tracing_enabled"
     ),

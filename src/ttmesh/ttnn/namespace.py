@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from ttmesh.base.errors import suggest_names
+from ttmesh.base.ttnn_config import CONFIG, replace_config
 
 Lookup = Callable[[str], Any]
 Names = Callable[[], Iterable[str]]
@@ -65,6 +66,16 @@ class Namespace(ModuleType):
 
     def __dir__(self) -> list[str]:
         return sorted({*self._table, *(key for key in self.__dict__ if not key.startswith("_"))})
+
+
+class RootModule(ModuleType):
+    """The class of the module `ttnn`: a program that replaces CONFIG changes its values for all of ttmesh."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "CONFIG" and value is not CONFIG:
+            replace_config(value)
+        else:
+            super().__setattr__(name, value)
 
 
 def _public(name: str) -> str:

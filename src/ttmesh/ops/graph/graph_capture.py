@@ -13,6 +13,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from ttmesh.base import ttnn_config
 from ttmesh.base.atomic_files import write_file
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.errors import MeshError
@@ -22,7 +23,7 @@ from ttmesh.mesh.device.mesh_device import MeshDevice, list_open_meshes
 from ttmesh.mesh.functions import distributed_context
 from ttmesh.mesh.queue.command_queue import dispatch
 from ttmesh.ops.catalogue.definition import OpFunction
-from ttmesh.ops.graph import graph_report
+from ttmesh.ops.graph import graph_report, python_io
 from ttmesh.ops.graph.graph_queries import Node
 from ttmesh.tensor.calls.gate import Gate
 from ttmesh.tensor.calls.launch_op import OUTPUTS, Call, Operation, tensors_in
@@ -51,6 +52,7 @@ class GraphRecorder(Watcher):
         self._buffers: dict[int, int] = {}  # buffer id -> its node
         self._created: dict[int, tuple[int, int]] = {}  # buffer id -> start and end of the function that made it
         self._records: dict[int, Allocated] = {}
+        self._python_records: list[python_io.PythonRecord] = []  # of the operations that did not return yet
         self.devices: dict[int, dict[str, Any]] = {}  # the meshes that the capture saw, by id
         self.buffers_by_operation: dict[int, list[dict[str, Any]]] = {}  # by the counter of its start
         self.pages_by_address: dict[int, list[dict[str, Any]]] = {}
@@ -128,6 +130,9 @@ class GraphRecorder(Watcher):
         """Start the operation's function."""
         assert isinstance(operation, OpFunction), "watchers of calls see operations only"
         arguments: dict[str, Any] = {**{str(i): value for i, value in enumerate(args)}, **kwargs}
+        if self._records_python():
+            python_io.record_python_operation(operation.python_fully_qualified_name, args, kwargs)
+            self._python_records.append(python_io.records_of_module()[-1])
         start = self.function_start(operation.python_fully_qualified_name, [str(value) for value in arguments.values()])
         for tensor in tensors_in(arguments):
             self._complete(tensor)
@@ -138,10 +143,21 @@ class GraphRecorder(Watcher):
     def after_operation(self, operation: Gate, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """End it, with its results."""
         tensors = tensors_in({"result": result})
+        if self._python_records:
+            self._python_records.pop()["output_tensor_ids"] = [int(tensor.tensor_id) for tensor in tensors]
         for tensor in tensors:
             self._complete(tensor)
         end = self.function_end()
         self.nodes[end]["connections"] += [self._tensor(tensor) for tensor in tensors]
+
+    def after_failure(self, operation: Gate) -> None:
+        """Forget the record of a call that failed."""
+        if self._python_records:
+            self._python_records.pop()
+
+    def _records_python(self) -> bool:
+        """The innermost capture records what Python passed."""
+        return python_io.is_python_io_recording_enabled() and bool(_active) and _active[-1] is self
 
     def after_launch(self, operation: Operation, arguments: dict[str, Any], result: Any) -> None:
         """Add the circular buffers of a device operation."""
@@ -263,6 +279,8 @@ _active: list[GraphRecorder] = []
 
 def begin_graph_capture(run_mode: RunMode = RunMode.NORMAL) -> None:
     """Record every operation, tensor and buffer from now on; captures nest, each sees what happens while it is open."""
+    if not _active:
+        python_io.begin_outermost_capture(ttnn_config)
     _active.append(GraphRecorder(run_mode))
 
 
@@ -274,7 +292,10 @@ def end_graph_capture() -> list[Node]:
             expected="end_graph_capture() after begin_graph_capture()",
             fix="Call begin_graph_capture() first.",
         )
-    return _active.pop().stop()
+    nodes = _active.pop().stop()
+    if not _active:
+        python_io.end_outermost_capture()
+    return nodes
 
 
 def end_graph_capture_to_file(report_path: str | Path) -> list[Node]:
@@ -302,6 +323,7 @@ def end_graph_capture_to_file(report_path: str | Path) -> list[Node]:
     if recorder.pages_by_address:
         report["buffer_pages_by_address"] = recorder.pages_by_address
     write_file(report_path, json.dumps(report))
+    python_io.write_sidecar(report_path)
     return nodes
 
 
