@@ -11,13 +11,12 @@ import ttmesh.ttnn as ttnn
 import ttmesh.ttnn.graph as graph
 
 
-def test_a_report_has_a_file_with_the_arguments_and_tensors_of_every_call(
-    mesh: ttnn.MeshDevice, tmp_path: Path
-) -> None:
-    graph.begin_graph_capture()
-    made = ttnn.ones([32, 32], layout=ttnn.TILE_LAYOUT, device=mesh)
-    total = ttnn.add(made, 2.5, memory_config=ttnn.L1_MEMORY_CONFIG)
-    graph.end_graph_capture_to_file(tmp_path / "report.json")
+def test_a_report_has_a_file_with_the_arguments_and_tensors_of_every_call(tmp_path: Path) -> None:
+    with ttnn.manage_device(0) as device:
+        graph.begin_graph_capture()
+        made = ttnn.ones([32, 32], layout=ttnn.TILE_LAYOUT, device=device)
+        total = ttnn.add(made, 2.5, memory_config=ttnn.L1_MEMORY_CONFIG)
+        graph.end_graph_capture_to_file(tmp_path / "report.json")
 
     first, second = json.loads((tmp_path / "report.python_io.json").read_text())
     assert first["name"] == "ttnn.ones"
