@@ -50,9 +50,9 @@ def infer(
     """
     if not any(isinstance(value, torch.Tensor) for value in static.values()):
         with contextlib.suppress(Exception), _NoElements():  # whatever is wrong is raised by the run on meta
-            result = lane(**fill_arguments(positions, static, _make_lanes(specs, (0, *[1] * (axes - 1)), "cpu")))
+            result = lane(**fill_arguments(positions, static, make_lanes(specs, (0, *[1] * (axes - 1)), "cpu")))
             return describe_results(result, axes), wrap_like(result)
-    result = lane(**fill_arguments(positions, static, _make_lanes(specs, (1,) * axes, "meta")))
+    result = lane(**fill_arguments(positions, static, make_lanes(specs, (1,) * axes, "meta")))
     return describe_results(result, axes), wrap_like(result)
 
 
@@ -67,7 +67,8 @@ class _NoElements(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _make_lanes(specs: Sequence[TensorSpec], lane_shape: tuple[int, ...], device: str) -> list[torch.Tensor]:
+def make_lanes(specs: Sequence[TensorSpec], lane_shape: tuple[int, ...], device: str) -> list[torch.Tensor]:
+    """Lanes of these specs with any values."""
     return [torch.empty((*lane_shape, *spec.shape), dtype=lane_dtype(spec.dtype), device=device) for spec in specs]
 
 

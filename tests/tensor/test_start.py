@@ -1,0 +1,31 @@
+"""What a program waits for before its first result."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+PROGRAM = """
+import sys
+
+import torch
+
+import ttmesh.ttnn as ttnn
+
+before = set(sys.modules)
+ttnn.set_fabric_config(ttnn.FabricConfig.FABRIC_1D)
+mesh = ttnn.open_mesh_device(ttnn.MeshShape(2, 4))
+x = ttnn.from_torch(torch.ones(1, 1, 32, 32), device=mesh, layout=ttnn.TILE_LAYOUT,
+                    mesh_mapper=ttnn.ReplicateTensorToMesh(mesh))
+y = ttnn.softmax(ttnn.gelu(ttnn.matmul(ttnn.add(x, 1.0), x) * x), dim=-1)
+y = ttnn.concat([ttnn.where(ttnn.gt(x, y), x, y), ttnn.mean(x, dim=-1, keepdim=True)], dim=-1)
+ttnn.all_gather(y, dim=-1, cluster_axis=1)
+ttnn.close_mesh_device(mesh)
+print(sorted(name for name in set(sys.modules) - before if name in ("torch._dynamo", "torch._inductor", "sympy")))
+"""
+
+
+def test_the_first_operations_do_not_import_the_compiler_of_torch():
+    found = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=300)
+
+    assert found.stdout.strip() == "[]", found.stderr
