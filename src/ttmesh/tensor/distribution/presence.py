@@ -58,15 +58,15 @@ class DistributedTensor(TensorProperties):
 
     def only_shard(self) -> torch.Tensor:
         """The shard of a host tensor that has exactly one."""
-        coords = self.coords()
-        if len(coords) != 1:
+        presence, shape = self.kind.presence, self.mesh_shape
+        if (shape.mesh_size() if presence is None else len(presence)) != 1:
             raise MeshError(
                 f"Can't convert a tensor distributed on {self.mesh_shape!r} mesh to row-major logical tensor. Supply a "
                 "mesh composer to concatenate multi-device shards.",
                 expected="mesh_composer=, for example ConcatMeshToTensor(mesh_device, dim=0)",
                 fix="Or convert each of get_device_tensors() by itself.",
             )
-        return self.lane(coords[0])
+        return self.lane((0,) * shape.dims() if presence is None else next(iter(presence)))
 
     def all_lanes(self) -> torch.Tensor:
         """The lanes of all ranks of a host tensor; every rank of its mesh calls it."""
