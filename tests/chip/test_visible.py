@@ -45,6 +45,13 @@ def test_chips_that_fill_no_rectangle_form_a_row() -> None:
     assert part.links == {(0, 2): 2, (1, 3): 2}
 
 
+@pytest.mark.parametrize(("system", "devices"), [("t3000", ["0", "1"]), ("galaxy", ["5"])])
+def test_a_device_that_is_named_twice_counts_once(system: str, devices: list[str]) -> None:  # TT-NN 0.81.1 too
+    once = restrict_to_visible(load_system(system), devices)
+
+    assert restrict_to_visible(load_system(system), [*devices, *devices]) == once
+
+
 def test_a_galaxy_shows_single_chips() -> None:
     assert restrict_to_visible(load_system("galaxy"), ["5"]).grid == ((0,),)
 

@@ -75,10 +75,12 @@ def test_mistakes_are_told(mesh) -> None:
     parameters.zero_grad()
     with pytest.raises(RuntimeError, match=r"no parameter has a gradient; .*parameters\.backward\(record, loss\)"):
         SGD(parameters, 0.1).step()
-    with pytest.raises(RuntimeError, match=r"cut='column' of a linear layer; expected 'columns' .*, 'rows' .* or None"):
-        Linear(mesh, torch.zeros(32, 32), cut="column", axis=1)
+    with pytest.raises(
+        RuntimeError, match=r"shard='column' of a linear layer; expected 'columns' .*, 'rows' .* or None"
+    ):
+        Linear(mesh, torch.zeros(32, 32), shard="column", axis=1)
     with pytest.raises(RuntimeError, match=r"axis 2 of a mesh of shape \[1, 8\]; expected 0 to 1"):
-        Linear(mesh, torch.zeros(32, 32), cut="columns", axis=2)
+        Linear(mesh, torch.zeros(32, 32), shard="columns", axis=2)
     with pytest.raises(RuntimeError, match=r"a set of no parameters; .*layer\.named_parameters\(\)"):
         Layer().parameters()
     with pytest.raises(RuntimeError, match=r"targets Shape\(\[1\]\).* do not fit logits .*shard them over the chips"):

@@ -83,7 +83,7 @@ def test_linear(place, cut: str | None) -> None:
     mesh, axis = place
     weight, bias, x = leaf(drawn(WIDTH, 64)), leaf(drawn(1, 64, seed=1)), leaf(drawn(BATCH, 1, TOKENS, WIDTH, seed=2))
     expected = x @ weight + bias
-    layer = Linear(mesh, weight, bias, cut=cut, axis=axis, mode="host", dtype=ttnn.float32)
+    layer = Linear(mesh, weight, bias, shard=cut, axis=axis, mode="host", dtype=ttnn.float32)
     x_cut = (None, 3) if cut == "rows" and axis is not None else None
     given = Parameter(x, mesh, x_cut, ttnn.float32)
 

@@ -48,7 +48,7 @@ class Layer:
 
 
 class Linear(Layer):
-    """y = x · W + b. cut="columns" shards the outputs, cut="rows" the inputs, whose results are summed."""
+    """y = x · W + b. shard="columns" shards the outputs, shard="rows" the inputs, whose results are summed."""
 
     def __init__(
         self,
@@ -56,25 +56,25 @@ class Linear(Layer):
         weight: torch.Tensor,
         bias: torch.Tensor | None = None,
         *,
-        cut: str | None = None,
+        shard: str | None = None,
         axis: int | None = None,
         mode: str = "fabric",
         dtype: DataType = bfloat16,
     ) -> None:
-        if cut not in (None, "columns", "rows"):
+        if shard not in (None, "columns", "rows"):
             raise ShapeError(
-                f"cut={cut!r} of a linear layer",
+                f"shard={shard!r} of a linear layer",
                 expected="'columns' (shards the outputs), 'rows' (shards the inputs) or None (replicates)",
-                fix="Pass one of these values as cut.",
+                fix="Pass one of these values as shard.",
             )
-        self._axis, self._mode, self._rows = axis, mode, cut == "rows"
-        weight_dims = None if cut is None or axis is None else shard_along(mesh, axis, 0 if cut == "rows" else 1)
-        bias_dims = None if cut != "columns" or axis is None else shard_along(mesh, axis, 1)
+        self._axis, self._mode, self._rows = axis, mode, shard == "rows"
+        weight_dims = None if shard is None or axis is None else shard_along(mesh, axis, 0 if shard == "rows" else 1)
+        bias_dims = None if shard != "columns" or axis is None else shard_along(mesh, axis, 1)
         self.weight = Parameter(weight, mesh, weight_dims, dtype)
         self.bias = None if bias is None else Parameter(bias.reshape(1, -1), mesh, bias_dims, dtype)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The output; with cut="rows" it is summed over the axis before the bias is added."""
+        """The output; with shard="rows" it is summed over the axis before the bias is added."""
         bias = None if self.bias is None else self.bias.tensor
         if not self._rows or self._axis is None:
             output: Tensor = linear(x, self.weight.tensor, bias=bias)
@@ -159,8 +159,8 @@ class Attention(Layer):
         # Columns in the order (head, q/k/v, depth): sharding by columns gives each chip complete heads, and a checkpoint
         # fits any number of chips.
         order = qkv.reshape(size, 3, heads, self._depth).transpose(1, 2).reshape(size, -1)
-        self.qkv = Linear(mesh, order, cut="columns", axis=axis, mode=mode, dtype=dtype)
-        self.out = Linear(mesh, out, cut="rows", axis=axis, mode=mode, dtype=dtype)
+        self.qkv = Linear(mesh, order, shard="columns", axis=axis, mode=mode, dtype=dtype)
+        self.out = Linear(mesh, out, shard="rows", axis=axis, mode=mode, dtype=dtype)
 
     def __call__(self, x: Tensor) -> Tensor:
         """The attention output of each token over itself and the tokens before it."""
@@ -189,8 +189,8 @@ class MLP(Layer):
         dtype: DataType = bfloat16,
     ) -> None:
         self._activation = activation
-        self.up = Linear(mesh, up, cut="columns", axis=axis, mode=mode, dtype=dtype)
-        self.down = Linear(mesh, down, cut="rows", axis=axis, mode=mode, dtype=dtype)
+        self.up = Linear(mesh, up, shard="columns", axis=axis, mode=mode, dtype=dtype)
+        self.down = Linear(mesh, down, shard="rows", axis=axis, mode=mode, dtype=dtype)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Both layers."""
