@@ -41,7 +41,6 @@ CANDIDATE = re.compile(rf"(?<![A-Za-z])({'|'.join(BANNED)})(?![A-Za-z])", re.IGN
 
 # Names that users type; they stay.
 EXCEPTIONS = {
-    ("nn/layers.py", "cut"): "keyword of ttmesh.nn's layers",
     ("cli/monitor.py", "pictures"): "option --pictures of `ttmesh monitor`",
     ("cli/monitor.py", "MAX_PICTURES"): "option --pictures of `ttmesh monitor`",
 }

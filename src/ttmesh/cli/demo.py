@@ -11,7 +11,7 @@ from ttmesh.showcase.example_files import find_example
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The size of its tensors."""
     parser.add_argument(
-        "--megabytes", type=int, default=100, help="size of a tensor on each chip (default %(default)s)"
+        "--megabytes", type=int, default=20, help="size of a tensor on each chip (default %(default)s)"
     )
 
 
