@@ -17,6 +17,7 @@ import pytest
 
 from ttmesh import cli
 from ttmesh.base import settings
+from ttmesh.cli._terminal import LOOKALIKES
 
 NAMES = list(cli.subcommands())
 ABSURD_NUMBERS = (
@@ -244,6 +245,16 @@ def test_a_closed_output_is_one_line() -> None:
 
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert done.stderr.startswith("ttmesh info: Bad file descriptor; expected ")
+
+
+def test_every_line_block_and_arrow_that_is_printed_has_a_lookalike() -> None:
+    drawn = {
+        character
+        for path in Path(cli.__file__).parents[1].rglob("*.py")
+        for character in path.read_text(encoding="utf-8")
+    }
+
+    assert {c for c in drawn if "\u2190" <= c <= "\u27ff" or c == "−"} <= LOOKALIKES.keys()
 
 
 def test_where_only_ascii_can_be_shown_the_rest_looks_alike(tmp_path: Path) -> None:

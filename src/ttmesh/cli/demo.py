@@ -10,9 +10,7 @@ from ttmesh.showcase.example_files import find_example
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The size of its tensors."""
-    parser.add_argument(
-        "--megabytes", type=int, default=20, help="size of a tensor on each chip (default %(default)s)"
-    )
+    parser.add_argument("--megabytes", type=int, default=20, help="size of a tensor on each chip (default %(default)s)")
 
 
 def run(args: argparse.Namespace) -> int:
