@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 
 from ttmesh.cli import run as run_command
+from ttmesh.cli._arguments import number
 from ttmesh.showcase.example_files import find_example
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The size of its tensors."""
-    parser.add_argument("--megabytes", type=int, default=20, help="size of a tensor on each chip (default %(default)s)")
+    parser.add_argument(
+        "--megabytes", type=number(1, 1000), default=20, metavar="N", help="a tensor's size on each chip (default 20)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
