@@ -20,6 +20,8 @@ from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 TILE = 32
 
+CORES = 64  # that share the rows where no grid is given
+
 
 def _check(call: Call) -> None:
     x, groups = call["input_tensor"].spec, call["num_groups"]
@@ -122,7 +124,7 @@ def group_norm(
         return grouped.mean(-1, keepdim=True).expand(grouped.shape).flatten(-2)
 
     if engine.is_emulated(x):
-        out = _normalize_on_engine(x, num_groups, epsilon)
+        out = _normalize_on_engine(x, num_groups, epsilon, _count_row_slices(specs[0], core_grid, num_groups))
     else:
         # Rows are summed before channels: torch reduces full rows five times faster than groups of columns.
         centred = x - average_groups(x.mean(-2, keepdim=True))
@@ -136,10 +138,33 @@ def group_norm(
     return out
 
 
-def _normalize_on_engine(x: Lanes, groups: int, epsilon: float) -> Lanes:
+def _count_row_slices(spec: TensorSpec, core_grid: Any, groups: int) -> int:
+    """Over how many cores the rows of a sample are divided."""
+    shards = spec.memory_config.shard_spec
+    if shards is not None:
+        return max(1, -(-spec.physical_shape[0] // shards.shape[0]))
+    if core_grid is None:
+        return CORES
+    return max(1, core_grid.x * core_grid.y // virtual_columns(core_grid.x, groups, spec.shape[-1]))
+
+
+def _normalize_on_engine(x: Lanes, groups: int, epsilon: float, row_slices: int) -> Lanes:
     """The steps of TT-NN's kernel on [.., groups, rows, channels of a group]."""
     grouped = torch.unflatten(x, -1, (groups, -1)).movedim(-2, -3)
-    centred = engine.subtract(grouped, engine.keep(engine.mean(grouped, (-2, -1), keepdim=True)))
-    variance = engine.keep(engine.mean(engine.multiply(centred, centred), (-2, -1), keepdim=True))
+    centred = engine.subtract(grouped, _average_on_cores(grouped, row_slices))
+    variance = _average_on_cores(engine.multiply(centred, centred), row_slices)
     out = engine.keep(engine.multiply(centred, engine.keep(torch.rsqrt(variance + epsilon))))
     return out.movedim(-3, -2).flatten(-2)
+
+
+def _average_on_cores(values: Lanes, row_slices: int) -> Lanes:
+    """The mean of each group: every core averages its rows, then the averages are averaged.
+
+    One long sum in a 16-bit destination would lose what is added last.
+    """
+    rows = values.shape[-2]
+    height = -(-rows // TILE // row_slices) * TILE
+    if height >= rows or rows % height:
+        return engine.keep(engine.mean(values, (-2, -1), keepdim=True))
+    per_core = engine.keep(engine.mean(torch.unflatten(values, -2, (-1, height)), (-2, -1)))
+    return engine.keep(engine.mean(per_core.unsqueeze(-2), (-1,), keepdim=True))
