@@ -145,7 +145,8 @@ def _count_row_slices(spec: TensorSpec, core_grid: Any, groups: int) -> int:
         return max(1, -(-spec.physical_shape[0] // shards.shape[0]))
     if core_grid is None:
         return CORES
-    return max(1, core_grid.x * core_grid.y // virtual_columns(core_grid.x, groups, spec.shape[-1]))
+    cores: int = core_grid.x * core_grid.y
+    return max(1, cores // virtual_columns(core_grid.x, groups, spec.shape[-1]))
 
 
 def _normalize_on_engine(x: Lanes, groups: int, epsilon: float, row_slices: int) -> Lanes:
