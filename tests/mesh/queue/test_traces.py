@@ -13,6 +13,7 @@ from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.device.opening import close_mesh_device, open_mesh_device
 from ttmesh.mesh.functions.queue_functions import event_synchronize, record_event, synchronize_device, wait_for_event
 from ttmesh.mesh.functions.trace_capture import begin_trace_capture, end_trace_capture, execute_trace, release_trace
+from ttmesh.mesh.queue.command_queue import Command
 from ttmesh.mesh.queue.trace import compute_trace_bytes
 
 
@@ -93,8 +94,10 @@ def test_a_released_trace_lives_until_its_queued_replays_finish(monkeypatch, byt
 
 
 def test_as_many_programs_fit_as_the_regions_of_tt_metals_tests_hold() -> None:
-    assert compute_trace_bytes(6) < 60000
-    assert compute_trace_bytes(3) < 10000
+    workload = Command("mesh_workload", lambda reads, writes: None, programs=1)
+
+    assert compute_trace_bytes([workload] * 6) < 60000
+    assert compute_trace_bytes([workload] * 3) < 10000
 
 
 def test_a_trace_larger_than_its_region_is_refused_with_the_sizes(bytes_on) -> None:
@@ -102,7 +105,7 @@ def test_a_trace_larger_than_its_region_is_refused_with_the_sizes(bytes_on) -> N
     program = bytes_on(mesh)
     a = program.buffer()
     trace = begin_trace_capture(mesh, cq_id=0)
-    for _ in range(10):
+    for _ in range(11):
         program.add(a, a, a)
 
     with pytest.raises(RuntimeError, match=r"Creating trace buffers of size 10240B on MeshDevice \d+, but only 10000B"):

@@ -207,12 +207,14 @@ class MeshDevice(ChipView, CoreView):
             self.ownership(current_sub_device.get()).take(queue.id)
         return queue
 
-    def run_program(self, name: str, body: Body, reads: Cells, writes: Cells, programs: int) -> None:
+    def run_program(
+        self, name: str, body: Body, reads: Cells, writes: Cells, programs: int, dispatch_bytes: int | None = None
+    ) -> None:
         """Enqueue a program; run it at once where no command is pending and nothing records or times commands."""
         queues = self.queues
         queue = self.program_queue() if self._closed or len(queues) > 1 or current_queue_id.get() else queues[0]
         if queue.schedule.busy or queue.recording is not None or signals.timing:
-            queue.take(Command(name, body, reads, writes, programs=programs))
+            queue.take(Command(name, body, reads, writes, programs=programs, dispatch_bytes=dispatch_bytes))
         else:
             if self.rank_block is not None:
                 worker.queue = queue.id

@@ -138,7 +138,7 @@ def _allocate_trace_buffer(mesh_device: MeshDevice, trace: Trace) -> Buffer:
     allocated, freed = heap.allocation_high_water, heap.deletion_high_water
     others = max((t.high_water for t in mesh_device.traces.values() if t is not trace), default=0)
     trace.high_water = max(compute_dram_high_water(trace.cells()), allocated, freed)
-    size = -(-compute_trace_bytes(trace.programs) // TRACE_BUFFER_PAGE_BYTES) * TRACE_BUFFER_PAGE_BYTES
+    size = -(-compute_trace_bytes(trace.commands) // TRACE_BUFFER_PAGE_BYTES) * TRACE_BUFFER_PAGE_BYTES
     region = heap.map.trace_region_bytes
     if region and mesh_device.trace_bytes + size > region:
         raise TraceRegionError(

@@ -47,10 +47,13 @@ class Command:
     `ready` (when given) says whether it may run yet, `waits_for` what it waits for; with `remote` that comes from
     another process, which nudges the schedule. With `offers`, asking `ready` tells the other end that this command stands
     at the head of its queue, so nobody may ask before it does. `programs` is how many device programs TT-NN would launch
-    for it (0 for transfers and events); it sizes traces.
+    for it (0 for transfers and events), `dispatch_bytes` what they take in a trace (None: an average per program).
     """
 
-    __slots__ = ("body", "done", "id", "name", "offers", "programs", "reads", "ready", "remote", "waits_for", "writes")
+    __slots__ = (
+        "body", "dispatch_bytes", "done", "id", "name", "offers", "programs", "reads", "ready", "remote", "waits_for",
+        "writes",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -60,6 +63,7 @@ class Command:
         writes: Cells = (),
         *,
         programs: int = 0,
+        dispatch_bytes: int | None = None,
         ready: Callable[[], bool] | None = None,
         waits_for: str = "",
         offers: bool = False,
@@ -70,6 +74,7 @@ class Command:
         self.reads = reads
         self.writes = writes
         self.programs = programs
+        self.dispatch_bytes = dispatch_bytes
         self.ready = ready
         self.waits_for = waits_for
         self.offers = offers

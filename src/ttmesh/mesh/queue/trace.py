@@ -15,19 +15,22 @@ from ttmesh.mesh.queue.command_queue import Command
 
 MeshTraceId = NewType("MeshTraceId", int)
 
-# What a trace takes in DRAM: a prologue and, per device program, its dispatch commands. TT-Metal's real sizes depend
-# on kernels and runtime arguments; these stay under what its tests allow (three broadcasts in 10,000 B, fifty-two
-# dispatches of tokens in 50,000 B, three data-movement programs in 32,768 B) and are documented in docs/memory.md.
-TRACE_PROLOGUE_BYTES = 1024
-TRACE_PROGRAM_BYTES = 896
+# What a trace takes in DRAM: its end command and the dispatch commands of its programs (docs/memory.md).
+TRACE_END_BYTES = 32
+TRACE_PROGRAM_BYTES = 896  # of a program of which nothing is known: few cores, few arguments
 TRACE_BUFFER_PAGE_BYTES = 1024
 
 Resolve = Callable[[Cell], Cell]
 
 
-def compute_trace_bytes(programs: int) -> int:
-    """The bytes that a trace of this many device programs takes."""
-    return TRACE_PROLOGUE_BYTES + programs * TRACE_PROGRAM_BYTES
+def compute_trace_bytes(commands: Sequence[Command]) -> int:
+    """The bytes that a trace of these commands takes."""
+    return TRACE_END_BYTES + sum(map(_count_bytes, commands))
+
+
+def _count_bytes(command: Command) -> int:
+    own = command.dispatch_bytes
+    return command.programs * TRACE_PROGRAM_BYTES if own is None else own
 
 
 class TraceSegment:

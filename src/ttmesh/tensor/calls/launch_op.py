@@ -26,6 +26,7 @@ from ttmesh.tensor.calls.argument_snapshots import snapshot_all
 from ttmesh.tensor.calls.call_routes import PlanRoute
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.calls.circular_buffer_checks import check_size
+from ttmesh.tensor.calls.dispatch_bytes import compute_dispatch_bytes
 from ttmesh.tensor.calls.lane_calls import (
     Arguments as Arguments,
 )
@@ -384,6 +385,9 @@ def _plan(operation: Operation, call: Call, inputs: Arguments, key: Hashable) ->
         programs=programs,
         schedule=schedule,
         circular_buffer_bytes=scratch,
+        dispatch_bytes=compute_dispatch_bytes(
+            operation.name, call.specs, specs, call.mesh.core_grid.num_cores, programs
+        ),
         compute_config=key_of(call["compute_kernel_config"]),
     )
 

@@ -30,8 +30,8 @@ class Plan:
     """What was decided for one key on one mesh."""
 
     __slots__ = (
-        "body", "changing", "circular_buffer_bytes", "compute_config", "footprints", "generation", "kinds", "make_body",
-        "name", "plain", "program_count", "programs", "schedule", "single", "wrap",
+        "body", "changing", "circular_buffer_bytes", "compute_config", "dispatch_bytes", "footprints", "generation", "kinds",
+        "make_body", "name", "plain", "program_count", "programs", "schedule", "single", "wrap",
     )  # fmt: skip
 
     def __init__(
@@ -46,6 +46,7 @@ class Plan:
         programs: tuple[Hashable, ...] = (),
         schedule: MemorySchedule | None = None,
         circular_buffer_bytes: int = 0,
+        dispatch_bytes: int = 0,
         compute_config: Hashable = None,
     ) -> None:
         self.name = name
@@ -61,6 +62,7 @@ class Plan:
         self.program_count = len(programs)
         self.schedule = schedule  # of allocations, where there are more than the results
         self.circular_buffer_bytes = circular_buffer_bytes  # per core
+        self.dispatch_bytes = dispatch_bytes  # of the programs in a trace
         self.compute_config = compute_config
         self.generation = -1
 
@@ -77,7 +79,7 @@ class Plan:
                 buffer = mesh.heap.take(self.footprints[0], self.name)
             else:
                 buffer = self._allocate(self.schedule, mesh, (), compiled)[0]
-            mesh.run_program(self.name, body, reads, (buffer._cell,), self.program_count)  # type: ignore[arg-type]  # a new buffer has its cell
+            mesh.run_program(self.name, body, reads, (buffer._cell,), self.program_count, self.dispatch_bytes)  # type: ignore[arg-type]  # a new buffer has its cell
             result = Tensor.on_device(self.kinds[0], buffer, mesh)
             if observer.active:
                 self._report(body, reads, (), result)
@@ -94,7 +96,7 @@ class Plan:
                 given = Tensor.on_device(kind, mesh.heap.take(self.footprints[i], self.name), mesh)
             results.append(given)
         writes = [tensor.buffer.cell for tensor in results]
-        mesh.run_program(self.name, body, reads, writes, self.program_count)
+        mesh.run_program(self.name, body, reads, writes, self.program_count, self.dispatch_bytes)
         wrapped = self.wrap(results)
         if observer.active:
             self._report(body, reads, outputs, wrapped)
