@@ -65,12 +65,8 @@ def _draw_collectives(report: RunReport) -> str:
 
 def _draw_rest(report: RunReport) -> str:
     """The host, traces, and what was made up."""
-    trace = (
-        f"; traces {size_text(report.trace_bytes)} by an estimate that is about ten times too low"
-        if report.trace_bytes
-        else ""
-    )
-    lines = [f"Through the host: {size_text(report.host_bytes)}. Traces: {size_text(report.trace_bytes)}{trace}."]
+    traces = f"{size_text(report.trace_bytes)} by a model of dispatch commands" if report.trace_bytes else "none"
+    lines = [f"Through the host: {size_text(report.host_bytes)}. Traces: {traces}."]
     lines += [f"Assumed: {note} ({times} times)" for note, times in report.assumptions.items()]
     return "".join(f"<p>{escape(line)}</p>" for line in lines)
 

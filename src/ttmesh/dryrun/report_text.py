@@ -33,8 +33,8 @@ def draw_text(report: RunReport) -> RenderableType:
     parts += _draw_traffic(report)
     if report.trace_bytes:
         parts.append(
-            f"traces: {size_text(report.trace_bytes)} by ttmesh's estimate, chips take about ten times as much; set "
-            f"trace_region_size well above {report.trace_region_size}"
+            f"traces: {size_text(report.trace_bytes)} by ttmesh's model of dispatch commands; set trace_region_size to "
+            f"{report.trace_region_size} and more"
         )
     for note, times in report.assumptions.items():
         parts.append(f"assumed: {note} ({times} times)" if times > 1 else f"assumed: {note}")

@@ -13,7 +13,7 @@ import ttmesh.ttnn as ttnn
 
 @pytest.fixture
 def device() -> Iterator[Any]:
-    mesh = ttnn.open_mesh_device(ttnn.MeshShape(1, 1), trace_region_size=4096)
+    mesh = ttnn.open_mesh_device(ttnn.MeshShape(1, 1), trace_region_size=16384)
     yield mesh
     ttnn.close_mesh_device(mesh)
 

@@ -26,7 +26,7 @@ from ttmesh.ops.catalogue.spec_rules import inherit_memory_config
 from ttmesh.tensor.calls.argument_snapshots import snapshot_all
 from ttmesh.tensor.calls.call_routes import PlanRoute
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
-from ttmesh.tensor.calls.dispatch_bytes import compute_dispatch_bytes
+from ttmesh.tensor.calls.dispatch_bytes import COLLECTIVE, compute_dispatch_bytes
 from ttmesh.tensor.calls.lane_calls import make_empty_body, only, rounder
 from ttmesh.tensor.calls.partial_plans import PartialPlan, bodies_on, presence_of_run
 from ttmesh.tensor.calls.plan import Plan, execute
@@ -262,7 +262,7 @@ def _make_plan(request: Request, decision: Decision) -> Plan:
     config = key_of(request["compute_kernel_config"])
     wrap = only if decision.single else list
     inputs = [tensor.spec for tensor in request.tensors]
-    size = compute_dispatch_bytes(request.name, inputs, specs, mesh.core_grid.num_cores, programs)
+    size = compute_dispatch_bytes(request.name, inputs, specs, mesh.core_grid.num_cores, programs, COLLECTIVE)
     return plan(
         request.name, kinds, footprints, wrap, make_body, programs=programs, schedule=schedule, dispatch_bytes=size,
         compute_config=config,

@@ -22,7 +22,6 @@ CORE_BYTES = 4  # one entry of that list
 # Offsets 64, a stall 32, circular buffers and semaphores about 128, binaries out of DRAM about 288, launch messages
 # 192 and the go signal 64: every program has these.
 PROGRAM_BYTES = 768
-DEFAULT_ARGUMENT_BYTES = 32  # of data movement
 TILE = 32
 
 UNARY = """
@@ -122,9 +121,9 @@ def _normalise(inputs: Specs, results: Specs, grid: int) -> Sequence[Cores]:
 
 def _multiply(inputs: Specs, results: Specs, grid: int) -> Sequence[Cores]:
     """Matmuls: weights in shards in DRAM, one row of tiles by multicast along one axis, else along two."""
-    weights = inputs[1].memory_config if len(inputs) > 1 else None
-    if weights is not None and weights.is_sharded() and weights.buffer_type is BufferType.DRAM:
-        return [Cores(grid, 8 * (_count_shards(inputs[0]) or grid) + 80)]  # every core learns where the others are
+    weights, shards = inputs[1].memory_config if len(inputs) > 1 else None, _count_shards(inputs[0])
+    if shards and weights is not None and weights.is_sharded() and weights.buffer_type is BufferType.DRAM:
+        return [Cores(grid, 8 * shards + 80)]  # every core learns where the input's shards are
     if _count_rows(results[0]) == 1:
         return [Cores(1, 112), Cores(min(grid, _count_tiles(results[0])) - 1, 80)]
     edge = max(int(min(grid, _count_tiles(results[0])) ** 0.5) - 1, 1)
@@ -179,6 +178,7 @@ RULES: dict[str, Rule] = {
     "sampling": lambda inputs, results, grid: [Cores(TILE, 64), Cores(TILE, 144)],
     "argmax": _on_grid(48),
     "all_gather": _on_links(64),
+    **dict.fromkeys(("all_to_all_dispatch", "all_to_all_combine"), lambda inputs, results, grid: [Cores(1, 96)]),
     **dict.fromkeys(("all_gather_async", "all_gather_async_reversed", "reduce_scatter_minimal_async"), _on_links(192)),
     **dict.fromkeys(("reduce_scatter", "all_reduce", "all_reduce_async"), _on_links(320)),
     "all_gather_matmul_async": lambda inputs, results, grid: [
@@ -187,15 +187,20 @@ RULES: dict[str, Rule] = {
 }  # fmt: skip
 
 
-def compute_program_bytes(name: str, inputs: Specs, results: Specs, grid: int) -> int:
-    """The bytes that one program takes in a trace; operations without a rule count as data movement."""
-    rule = RULES.get(name.rpartition(".")[2].rstrip("_"), _on_tiles(DEFAULT_ARGUMENT_BYTES))
+DATA_MOVEMENT, COLLECTIVE = _on_tiles(32), _on_links(64)  # operations without a rule of their own
+
+
+def compute_program_bytes(name: str, inputs: Specs, results: Specs, grid: int, other: Rule = DATA_MOVEMENT) -> int:
+    """The bytes that one program takes in a trace; operations without a rule follow the other one."""
+    rule = RULES.get(name.rpartition(".")[2].rstrip("_"), other)
     known = inputs or results
     groups = rule(known, results or known, grid) if known else ()
     return PROGRAM_BYTES + sum(map(compute_argument_bytes, groups))
 
 
-def compute_dispatch_bytes(name: str, inputs: Specs, results: Specs, grid: int, programs: Sequence[Hashable]) -> int:
+def compute_dispatch_bytes(
+    name: str, inputs: Specs, results: Specs, grid: int, programs: Sequence[Hashable], other: Rule = DATA_MOVEMENT
+) -> int:
     """The bytes that the programs of a call take in a trace; stages of a composite say what each of them is."""
     total = 0
     for key in programs:
@@ -203,5 +208,5 @@ def compute_dispatch_bytes(name: str, inputs: Specs, results: Specs, grid: int, 
             case (str() as stage, tuple() as given, TensorSpec() as made, _) if len(programs) > 1:
                 total += compute_program_bytes(stage, [s for s in given if isinstance(s, TensorSpec)], (made,), grid)
             case _:
-                total += compute_program_bytes(name, inputs, results, grid)
+                total += compute_program_bytes(name, inputs, results, grid, other)
     return total
