@@ -53,7 +53,7 @@ check: $(STAMP)  ## format, lint, types, architecture, smoke
 
 bench: $(STAMP)  ## every benchmark, printed beside its peers, with the default numerics and ideally
 	@$(PY) -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[bench]'
-	@set -e; for file in $(filter-out %/compare.py %/gpu.py,$(wildcard benchmarks/*.py)); do \
+	@set -e; for file in $(filter-out %/compare.py %/gpu.py %/gpu_models.py,$(wildcard benchmarks/*.py)); do \
 	  case $$file in */ops.py|*/models.py|*/training.py|*/collectives.py) modes="ideal realistic";; *) modes=realistic;; esac; \
 	  for mode in $$modes; do echo "== $$file, numerics $$mode"; TTMESH_NUMERICS=$$mode $(PY) $$file; done; done
 

@@ -21,15 +21,18 @@ from typing import NamedTuple
 os.environ["TTMESH_BACKEND"] = "cuda"
 os.environ.setdefault("TTMESH_SYSTEM", "galaxy")
 
+import gpu_models
 import torch
 from rich.console import Console
 from rich.table import Table
 
 import ttmesh
 import ttmesh.ttnn as ttnn
+from ttmesh.chip.formats import packing
 
 MIB = 1 << 20
 ROUNDS, CALLS = 5, 20
+MODELS = "Llama decode layer, training step"
 DTYPES = {"float32": (ttnn.float32, torch.float32), "bfloat16": (ttnn.bfloat16, torch.bfloat16)}
 
 
@@ -76,7 +79,7 @@ def fill(mesh: ttnn.MeshDevice, shape: tuple[int, ...], dtype: ttnn.DataType) ->
 
 
 def time_collectives(mesh: ttnn.MeshDevice, bandwidth: float) -> Iterator[Row]:
-    """Sums and gathers over all chips of one row."""
+    """Sums and gathers over all chips of one row. What every chip gets alike is stored once."""
     n = mesh.get_num_devices()
     for name, (dtype, stored) in DTYPES.items():
         for mib in (1, 16, 64, 256):
@@ -92,6 +95,9 @@ def time_collectives(mesh: ttnn.MeshDevice, bandwidth: float) -> Iterator[Row]:
                 ("reduce_scatter", lambda x=x: ttnn.reduce_scatter(x, 3, cluster_axis=1)),
             ):
                 yield Row(f"{operation} {n} x {mib} MiB {name}", time_us(call), limit, unit, aim)
+            if not small:  # written out: every shard read once and written once
+                gather = time_us(lambda x=x: ttnn.all_gather(x, 3, cluster_axis=1))
+                yield Row(f"all_gather {n} x {mib} MiB {name}", gather, 2 * n * size / bandwidth, "bandwidth", 1.25)
             del x
 
 
@@ -106,6 +112,21 @@ def time_formats(mesh: ttnn.MeshDevice, bandwidth: float) -> Iterator[Row]:
         "typecast bfloat16 to bfloat8_b", time_us(lambda: ttnn.typecast(x, ttnn.bfloat8_b)), limit, "bandwidth", 1.3
     )
     yield Row("add of two bfloat8_b", time_us(lambda: ttnn.add(y, z)), 3 * lane_bytes / bandwidth, "bandwidth", 1.3)
+    for name, values in (("bfloat16", x), ("bfloat8_b", y)):
+        packed = values.buffer.cell.read(values.spec)
+        cell_bytes = lane_bytes if name == "bfloat16" else lane_bytes * 1088 // 2048
+        lanes, dtype, tile = packed.flatten(0, -3), values.dtype, ttnn.Tile((32, 32))
+        tiled = packing.pack(lanes, dtype, ttnn.TILE_LAYOUT, tile)
+        limit = (lane_bytes + cell_bytes) / bandwidth
+        size = tuple(lanes.shape[-2:])
+        tilize = time_us(lambda lanes=lanes, dtype=dtype, tile=tile: packing.pack(lanes, dtype, ttnn.TILE_LAYOUT, tile))
+        yield Row(f"tiles of {name}, packed", tilize, limit, "bandwidth", 1.3)
+        untilize = time_us(
+            lambda tiled=tiled, size=size, dtype=dtype, tile=tile: packing.unpack(
+                tiled, size, dtype, ttnn.TILE_LAYOUT, tile
+            )
+        )
+        yield Row(f"tiles of {name}, unpacked", untilize, limit, "bandwidth", 1.3)
     lanes = torch.randn(n, 4096, 4096, device="cuda", dtype=torch.bfloat16)
     for name, ours, theirs in (
         ("softmax", lambda: ttnn.softmax(x, dim=-1), lambda: torch.softmax(lanes, -1)),
@@ -192,6 +213,15 @@ def time_transfers(mesh: ttnn.MeshDevice) -> Iterator[Row]:
     yield Row("from_torch 64 MiB float32", ours, time_us(lambda: values.cuda(), 3), "Tensor.cuda", 1.3)
 
 
+def compare_models() -> Iterator[Row]:
+    """Beside JAX, where it is installed."""
+    if not gpu_models.has_jax():
+        print("JAX is not here or sees no GPU: its rows are left out")
+        return
+    for name, ours, theirs in gpu_models.time_models():
+        yield Row(name, ours, theirs, "JAX", 1.0)
+
+
 def collect_rows(only: str) -> Iterator[Row]:
     """Every row, on 8 chips and sums on 32 as well."""
     bandwidth = measure_bandwidth()
@@ -210,6 +240,8 @@ def collect_rows(only: str) -> Iterator[Row]:
         for group in groups:
             yield from (row for row in group() if only in row.name)
         ttnn.close_mesh_device(mesh)
+    if only in MODELS:
+        yield from compare_models()
 
 
 def main() -> int:

@@ -90,7 +90,7 @@ def bert_layer(put: Put, batch: int, rows: int, width: int, heads: int) -> dict[
 
 
 def llama_step(
-    put: Put, users: int, length: int, width: int, heads: int, kv_heads: int, hidden: int
+    put: Put, users: int, length: int, width: int, heads: int, kv_heads: int, hidden: int, *, waits: bool = True
 ) -> dict[str, Callable[[], object]]:
     """One decode step of a Llama layer: a token per user against a cache of `length` positions."""
     size, per_chip = width // heads, users // 8
@@ -127,7 +127,8 @@ def llama_step(
         h = ttnn.rms_norm(y, weight=d_norm, epsilon=1e-5)
         mixed = ttnn.multiply(ttnn.linear(h, d_gate, activation="silu"), ttnn.linear(h, d_up))
         result = ttnn.add(y, ttnn.linear(mixed, d_down))
-        ttnn.synchronize_device(put.mesh)
+        if waits:
+            ttnn.synchronize_device(put.mesh)
         return result
 
     rows = torch.arange(users)

@@ -14,6 +14,7 @@ from ttmesh.base import settings
 PACKAGE = str(Path(__file__).parents[1])
 RUNPY = {str(Path(runpy.__file__)), "<frozen runpy>"}
 EXAMPLES = str(Path(PACKAGE) / "examples")
+_user_files: dict[str, str] = {}  # file of code -> its short name, or nothing where it is not the user's
 HINT = "The frames of ttmesh itself are hidden; TTMESH_TRACEBACK=full shows them."
 
 
@@ -45,8 +46,12 @@ def find_call_site() -> str:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        if not is_own_file(name) and not name.startswith("<frozen"):
-            return f"{os.path.basename(name)}:{frame.f_lineno}"
+        user_file = _user_files.get(name)  # every large result is labelled with its line
+        if user_file is None:
+            is_user_file = not is_own_file(name) and not name.startswith("<frozen")
+            user_file = _user_files[name] = os.path.basename(name) if is_user_file else ""
+        if user_file:
+            return f"{user_file}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
 

@@ -87,7 +87,7 @@ def values_of(results: list[ttnn.Tensor]) -> list[tuple[str, bytes]]:
     seen = []
     for result in results:
         values = harness.lane_of(result, (0, 0)).reshape(-1)
-        seen.append((repr(result.spec), values.view(torch.uint8).numpy().tobytes() if values.numel() else b""))
+        seen.append((repr(result.spec), values.view(torch.uint8).cpu().numpy().tobytes() if values.numel() else b""))
     return seen
 
 

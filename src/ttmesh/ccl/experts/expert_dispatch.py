@@ -228,13 +228,12 @@ def _decide_combine(request: Request) -> Decision:
         "Pad it with ttnn.pad.",
     )
     shape = (k, batch // n, seq, hidden) if dim == 1 else (k, batch, seq // n, hidden)
-    devices = torch.tensor(groups.lane_groups.groups)
-    b, s = torch.arange(batch)[:, None, None], torch.arange(seq)[:, None]
 
     def find_experts(metadata: torch.Tensor, mapping: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """For every token's experts: the chip that has the expert, whether there is one, and the expert's index there."""
         experts = expand_groups(groups, metadata)[:, 0, 0].long()  # [groups, batch, seq, k]
         device = _find_expert_devices(mapping)[experts]
+        devices = groups.lane_groups.device_ids(experts.device)
         match = device[..., None] == devices[:, None, None, None]  # [..., k, n]
         chip, exists = match.int().argmax(-1), match.any(-1)
         if not request["local_reduce"]:
@@ -247,7 +246,7 @@ def _decide_combine(request: Request) -> Decision:
         if group_lanes.is_meta:
             return [groups.lane_groups.merge(group_lanes.new_empty(group_count, n, *shape))]
         chip, exists, slot = find_experts(metadata, mapping)
-        group = torch.arange(group_count)[:, None, None, None]
+        group, b, s = _index_tokens(group_count, batch, seq, group_lanes.device)
         returned = group_lanes[group, chip, slot, b, s] * exists[..., None]  # [groups, batch, seq, k, hidden]
         returned = returned.movedim(3, 1)  # [groups, k, batch, seq, hidden]
         shards = split_dim(returned, dim - 4, n).movedim(dim + 1, 1)
@@ -272,7 +271,7 @@ def _decide_combine(request: Request) -> Decision:
         _count_combine(groups, chip, exists, dim, n, hidden * 2)
         position = chip[local_groups] - rank_block.start[axis]
         is_local = exists[local_groups] & (position >= 0) & (position < local_chips)
-        group = torch.arange(group_count)[:, None, None, None]
+        group, b, s = _index_tokens(group_count, batch, seq, local_lanes.device)
         returned = local_lanes[group, position.clamp(0, local_chips - 1), slot[local_groups], b, s].masked_fill(
             ~is_local[..., None], 0
         )
@@ -292,10 +291,16 @@ def _decide_combine(request: Request) -> Decision:
     )  # fmt: skip
 
 
+def _index_tokens(groups: int, batch: int, seq: int, device: torch.device) -> tuple[torch.Tensor, ...]:
+    """Indices of groups, batch and sequence that broadcast to [groups, batch, seq, k]."""
+    group, b, s = (torch.arange(count, device=device) for count in (groups, batch, seq))
+    return group[:, None, None, None], b[:, None, None], s[:, None]
+
+
 def _find_owners(groups: ChipGroups, experts: torch.Tensor, mapping: torch.Tensor) -> torch.Tensor:
     """[groups, n, *full shape]: which chips have an expert of which token."""
     owner = _find_expert_devices(mapping)[experts.long()]  # [groups, *full_shape, k]: linear device ids
-    devices = torch.tensor(groups.lane_groups.groups)
+    devices = groups.lane_groups.device_ids(owner.device)
     return (owner[:, None] == devices[: experts.shape[0], :, None, None, None]).any(-1)
 
 
@@ -332,7 +337,7 @@ def _read_mapping(mapping: torch.Tensor) -> torch.Tensor:
 
 def _first_on_device(experts: torch.Tensor, device: torch.Tensor) -> torch.Tensor:
     """Which of a token's experts is the lowest of its device: its slot gets the locally reduced sum."""
-    rank = experts * experts.shape[-1] + torch.arange(experts.shape[-1])
+    rank = experts * experts.shape[-1] + torch.arange(experts.shape[-1], device=experts.device)
     earlier = (device[..., None, :] == device[..., :, None]) & (rank[..., None, :] < rank[..., :, None])
     return ~earlier.any(-1)
 
@@ -347,10 +352,11 @@ def _count_combine(
 ) -> None:
     """Count the traffic of a combine: each contribution is sent from its expert's device to the token's."""
     extent = chip.shape[dim]
-    target = (torch.arange(extent) // (extent // n)).reshape([-1 if i == dim else 1 for i in range(chip.dim())])
-    pairs = (chip * n + target)[exists] + (torch.arange(chip.shape[0]) * n * n).reshape(-1, 1, 1, 1).expand_as(chip)[
-        exists
-    ]
+    target = (torch.arange(extent, device=chip.device) // (extent // n)).reshape(
+        [-1 if i == dim else 1 for i in range(chip.dim())]
+    )
+    group = torch.arange(chip.shape[0], device=chip.device).reshape(-1, 1, 1, 1)
+    pairs = ((group * n + chip) * n + target)[exists]
     counts = torch.bincount(pairs, minlength=chip.shape[0] * n * n).reshape(-1, n, n)
     count_token_bytes(groups, counts.tolist(), token_bytes)
 

@@ -102,7 +102,6 @@ def _decide(request: Request) -> Decision:
     hidden, n = request.tensor.shape[-1], groups.group_size
     total = prod(request.tensor.shape[:-1]) * n
     k = request.tensors[1].shape[-1] + len(shared)
-    devices = torch.tensor(groups.lane_groups.groups)
 
     def compute(
         tokens: torch.Tensor, indices: torch.Tensor, scores: torch.Tensor, mapping: torch.Tensor
@@ -112,13 +111,14 @@ def _decide(request: Request) -> Decision:
         )  # [groups, n, tokens of a chip, ...]
         group_count = all_tokens.shape[0]
         if shared:
-            fixed = torch.tensor(shared, dtype=experts.dtype).expand(*experts.shape[:-1], -1)
+            fixed = torch.tensor(shared, dtype=experts.dtype, device=experts.device).expand(*experts.shape[:-1], -1)
             experts = torch.cat([experts, fixed], -1)
             weights = torch.cat([weights, weights.new_ones(fixed.shape)], -1)
         gathered = [groups.lane_groups.merge(lanes.flatten(1, 2)[:, None, None]) for lanes in (experts, weights)]
         if all_tokens.is_meta:
             return [groups.lane_groups.merge(all_tokens.new_empty(group_count, n, 1, total, hidden)), *gathered]
         table = mapping.reshape(-1, *mapping.shape[-2:])[0].long()  # [devices, experts]: each device's row
+        devices = groups.lane_groups.device_ids(table.device)
         owner = table[devices[:group_count, :, None, None], experts.long()]  # [groups, n, tokens of a chip, k]
         needed = (owner[:, None] == devices[:group_count, :, None, None, None]).any(
             -1

@@ -89,7 +89,7 @@ def _decide_token_remap(request: Request) -> Decision:
             table.argmax(-1).argsort(stable=True).reshape(devices, experts_per_device)
         )  # each device's experts, ascending
         mesh_dims = [max(a, b) for a, b in zip(scores.shape[:axes], metadata.shape[:axes], strict=True)]
-        is_chosen = torch.zeros(*mesh_dims, 1, batch, seq, experts, dtype=torch.bool)
+        is_chosen = torch.zeros(*mesh_dims, 1, batch, seq, experts, dtype=torch.bool, device=scores.device)
         is_chosen.scatter_(-1, metadata.long().expand(*mesh_dims, 1, batch, seq, metadata.shape[-1]), True)
         chosen_scores = (scores * is_chosen).expand(*mesh, 1, batch, seq, experts)
         local_scores = chosen_scores.gather(

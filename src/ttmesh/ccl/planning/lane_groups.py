@@ -29,6 +29,10 @@ class LaneGroups:
         """The number of chips in one group."""
         return len(self.groups[0])
 
+    def device_ids(self, device: torch.device) -> torch.Tensor:
+        """[groups, chips]: linear mesh indices, where the lanes are."""
+        return torch.tensor(self.groups, device=device)
+
     @cached_property
     def _covers_mesh(self) -> bool:
         return sum(map(len, self.groups)) == prod(self.mesh)
@@ -48,7 +52,7 @@ class LaneGroups:
         flat = lanes.expand(*self.mesh, *local).reshape(-1, *local)
         if self._covers_mesh and len(self.groups) == 1:
             return flat[None]
-        return flat[torch.tensor(self.groups, device=lanes.device)]
+        return flat[self.device_ids(lanes.device)]
 
     def merge(self, result: torch.Tensor) -> torch.Tensor:
         """[groups, chips, *local] → [*mesh, *local]; chips outside the groups get zeros."""
@@ -65,7 +69,7 @@ class LaneGroups:
         if self._covers_mesh and len(self.groups) == 1:
             return expanded.reshape(*self.mesh, *local)
         lanes = result.new_zeros(prod(self.mesh), *local)
-        lanes[torch.tensor(self.groups, device=result.device)] = expanded
+        lanes[self.device_ids(result.device)] = expanded
         return lanes.reshape(*self.mesh, *local)
 
 

@@ -25,6 +25,9 @@ class Backend:
     def start(self) -> None:
         """Prepare the process; called when a mesh opens, harmless when repeated."""
 
+    def start_thread(self) -> None:
+        """Prepare the calling thread, which will run commands."""
+
     def synchronize(self) -> None:
         """Return when everything enqueued so far has run."""
 

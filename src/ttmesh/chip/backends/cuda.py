@@ -26,6 +26,10 @@ class CudaBackend(Backend):
         """float32 convolutions are computed in float32: cuDNN takes 10 bits of mantissa by default."""
         torch.backends.cudnn.allow_tf32 = False
 
+    def start_thread(self) -> None:
+        """A thread has no CUDA context before its first call, and cuBLAS warns when that call is its own."""
+        torch.cuda.set_device(torch.cuda.current_device())
+
     def __init__(self) -> None:
         self._guard = IndexGuard()
 

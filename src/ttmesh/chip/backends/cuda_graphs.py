@@ -93,7 +93,8 @@ class TraceReplay:
         self._seen: dict[int, torch.Tensor | None] | None = None  # read cell -> what the first replay found in it
         self._taken: set[int] = set()  # cells that a command updates in place
         self._private: set[int] = set()  # read cells that need memory of their own
-        self._captures = 0
+        is_host_work = any(not reads and not writes for _, reads, writes in steps)  # a launch would leave it out
+        self._captures = MOST_CAPTURES + 1 if is_host_work else 0
         self._forget_graph()
 
     def __call__(self) -> None:

@@ -8,7 +8,8 @@ the GPU until a call waits for it; then the error is the one that the same call 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,9 +25,25 @@ ALONG_A_DIM = frozenset({
 })  # fmt: skip
 # Functions of (source, [index or None per dim], ...): `source[indices]`, negative indices count from the end.
 BY_LIST = frozenset({aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_})
+# On a GPU these add in any order, unless torch is asked for the same order every time.
+SUMS = frozenset({aten.index_add, aten.index_add_, aten.scatter_add, aten.scatter_add_})
 GUARDED = ALONG_A_DIM | BY_LIST | {aten.embedding}
 _LARGEST = 2**62
 MOST_PENDING = 256  # extremes kept before they are checked although no call waits; each is two numbers
+
+
+# What raises the error of the function that runs now, where it has one of its own.
+_fails: ContextVar[Callable[[int], None] | None] = ContextVar("fails", default=None)
+
+
+@contextlib.contextmanager
+def index_error(fail: Callable[[int], None]) -> Iterator[None]:
+    """Inside, an index out of range is reported by this function, which raises; it is called when a call waits."""
+    token = _fails.set(fail)
+    try:
+        yield
+    finally:
+        _fails.reset(token)
 
 
 @dataclass(frozen=True)
@@ -148,6 +165,9 @@ class _Clamping(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         if func.overloadpacket in GUARDED:
             args = self._within_range(func, args)
+        if func.overloadpacket in SUMS:
+            with _same_order():
+                return func(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
     def _within_range(self, func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -158,7 +178,8 @@ class _Clamping(TorchDispatchMode):  # type: ignore[no-untyped-call]
             given[2] = self._guard.clamp(index, 0, size, _on_cpu(torch.gather, size, dim % max(source.dim(), 1)))
         elif packet is aten.embedding:
             table, index = given[:2]
-            given[1] = self._guard.clamp(index, 0, table.shape[0], _on_cpu(torch.gather, table.shape[0], 0))
+            fail = _fails.get() or _on_cpu(torch.gather, table.shape[0], 0)
+            given[1] = self._guard.clamp(index, 0, table.shape[0], fail)
         else:
             given[1] = self._each(given[0], given[1])
         return tuple(given)
@@ -175,6 +196,17 @@ class _Clamping(TorchDispatchMode):  # type: ignore[no-untyped-call]
             clamped.append(self._guard.clamp(index, -size, size, _on_cpu(_select, size, dim)))
             dim += 1
         return clamped
+
+
+@contextlib.contextmanager
+def _same_order() -> Iterator[None]:
+    """Sums by index in the same order every time; torch's public switch would import its compiler."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch._C._set_deterministic_algorithms(True, warn_only=False)
+    try:
+        yield
+    finally:
+        torch._C._set_deterministic_algorithms(before[0], warn_only=before[1])
 
 
 def _on_cpu(

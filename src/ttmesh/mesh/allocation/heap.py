@@ -143,14 +143,18 @@ class Heap:
         lists = self._allocator.lists[room.buffer_type]
         if signals.listening or self.digest is not None or self.traces_live or len(lists) != 1:
             return self.take(room, label)
-        with self._lock:
-            self._drain()
+        self._lock.acquire()
+        try:
+            if self._freed_by_gc:
+                self._drain()
             kind, bank_bytes = room.buffer_type, room.bank_bytes
             address = lists[0].allocate(bank_bytes, bottom_up=BOTTOM_UP[kind])
             if address is None:
                 raise self._out_of_memory(room, label)
             if kind is DRAM and address + bank_bytes > self.allocation_high_water:
                 self.allocation_high_water = address + bank_bytes
+        finally:
+            self._lock.release()
         return address
 
     def free_temporary(self, room: Room, memory: Buffer | int) -> None:
@@ -158,10 +162,13 @@ class Heap:
         if isinstance(memory, Buffer):
             memory.deallocate()
             return
-        with self._lock:
+        self._lock.acquire()
+        try:
             self._allocator.lists[room.buffer_type][0].free(memory)
             if room.buffer_type is DRAM and memory + room.bank_bytes > self.deletion_high_water:
                 self.deletion_high_water = memory + room.bank_bytes
+        finally:
+            self._lock.release()
 
     def allocate_at(
         self, kind: BufferType, address: int, size_bytes: int, page_bytes: int, bank_bytes: int, banks: int, label: str

@@ -83,7 +83,9 @@ class MeshDevice(ChipView, CoreView):
             else schedules.NoChipsSchedule()
         )
         queue_type = CommandQueue if rank_block is None else DividedQueue
-        self.queues = tuple(queue_type(i, self._id, repr(self), schedule) for i in range(num_command_queues))
+        self.queues = tuple(
+            queue_type(i, self._id, repr(self), schedule, backend.start_thread) for i in range(num_command_queues)
+        )
         self.program_cache = ProgramCache()
         self.plans = PlanTable()
         self.residents = Residents(self._id)
@@ -312,6 +314,7 @@ class MeshDevice(ChipView, CoreView):
         for queue in self.queues:
             queue.finish()
         self._shut()
+        self.backend.check_indices()
 
     def set_shape(self, shape: MeshShape, physical_ids: tuple[int, ...], rank_block: RankBlock | None) -> None:
         """Set another shape, after all values have moved."""

@@ -92,13 +92,23 @@ class Awaited(Protocol):
 class CommandQueue:
     """An in-order queue of one mesh; its schedule decides when commands run."""
 
-    __slots__ = ("__weakref__", "failure", "id", "mesh_id", "mesh_name", "pending", "recording", "schedule")
+    __slots__ = (
+        "__weakref__", "failure", "id", "mesh_id", "mesh_name", "pending", "recording", "schedule", "start_thread",
+    )  # fmt: skip
 
-    def __init__(self, queue_id: int, mesh_id: int, mesh_name: str, schedule: Schedule) -> None:
+    def __init__(
+        self,
+        queue_id: int,
+        mesh_id: int,
+        mesh_name: str,
+        schedule: Schedule,
+        start_thread: Callable[[], None] = lambda: None,
+    ) -> None:
         self.id = queue_id
         self.mesh_id = mesh_id
         self.mesh_name = mesh_name
         self.schedule = schedule
+        self.start_thread = start_thread  # prepares a thread that will run its commands
         self.pending: deque[Command] = deque()
         self.recording: list[Command] | None = None
         self.failure: BaseException | None = None

@@ -140,9 +140,8 @@ class Async:
             queue.pending.append(command)
             if queue not in self._queues:
                 self._queues.add(queue)
-                worker = threading.Thread(
-                    target=_run_worker, args=(weakref.ref(queue), self._changed, self._running), daemon=True
-                )
+                shared = (weakref.ref(queue), self._changed, self._running, queue.start_thread)
+                worker = threading.Thread(target=_run_worker, args=shared, daemon=True)
                 worker.start()
             self._changed.notify_all()
 
@@ -188,8 +187,11 @@ def run_head(queue: CommandQueue, *, keep_failure: bool = False) -> None:
     queue.pending.popleft()
 
 
-def _run_worker(ref: weakref.ref[CommandQueue], changed: threading.Condition, running: set[int]) -> None:
+def _run_worker(
+    ref: weakref.ref[CommandQueue], changed: threading.Condition, running: set[int], start_thread: Callable[[], None]
+) -> None:
     """Run the commands of one queue until it is gone; holds no reference to it while idle."""
+    start_thread()
     me = threading.get_ident()
     poll_until = 0.0
     while True:

@@ -6,6 +6,7 @@ import torch
 
 from ttmesh.base.dtypes import DataType, Layout, PrintedEnum
 from ttmesh.base.errors import ShapeError, require
+from ttmesh.chip.backends.index_guard import index_error
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import gather_scatter as goldens
@@ -57,14 +58,20 @@ def look_up_rows(ids: torch.Tensor, table: torch.Tensor, lane_axes: int) -> torc
     if tables.shape[0] != length:
         count = tables.shape[0] // length
         rows = rows + torch.arange(count, device=ids.device).reshape(*mesh, *[1] * (ids.dim() - lane_axes)) * length
-    try:
-        return torch.nn.functional.embedding(rows, tables)
-    except IndexError:  # the chip would read memory past the table
+
+    def fail(_: int) -> None:  # the chip would read memory past the table
         raise ShapeError(
             f"ttnn.embedding got ids from {ids.min().item():g} to {ids.max().item():g} for a table of {length} rows",
             expected=f"ids from 0 to {length - 1}",
             fix="Check the ids, or the table's first dim.",
         ) from None
+
+    try:
+        with index_error(fail):
+            return torch.nn.functional.embedding(rows, tables)
+    except IndexError:
+        fail(0)
+        raise
 
 
 @op("ttnn.embedding", golden=goldens.embedding, check=_check, out=_spec)

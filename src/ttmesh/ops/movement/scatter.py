@@ -46,8 +46,9 @@ def _scatter_rows(
     if reduce is None:
         return torch.scatter(values, -1, indices.long(), source)
     widened = values.float() if values.is_floating_point() else values
-    name = {"add": "sum", "multiply": "prod"}[reduce]
-    return torch.scatter_reduce(widened, -1, indices.long(), source.to(widened.dtype), name)
+    if reduce == "add":
+        return torch.scatter_add(widened, -1, indices.long(), source.to(widened.dtype))
+    return torch.scatter_reduce(widened, -1, indices.long(), source.to(widened.dtype), "prod")
 
 
 def _check(tensors: tuple[Tensor, ...], dim: int, reduce: str | None) -> None:

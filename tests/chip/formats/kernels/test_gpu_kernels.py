@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ttmesh.base.dtypes import DataType
-from ttmesh.chip.formats import block_float, packing
+from ttmesh.chip.formats import block_float, block_float_packing, packing
 from ttmesh.chip.formats.kernels import gpu_loader, lane_sum
 from ttmesh.chip.formats.storage import finish
 from ttmesh.chip.formats.tiles import Tile
@@ -28,7 +28,7 @@ def awkward_values(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Ten
 
 
 def without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (block_float, packing, lane_sum):
+    for module in (block_float, block_float_packing, lane_sum):
         monkeypatch.setattr(module, "find_gpu_kernels", lambda name: None)
 
 

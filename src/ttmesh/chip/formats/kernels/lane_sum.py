@@ -47,14 +47,14 @@ def lane_sum(values: torch.Tensor, axes: Sequence[int], *, dtype: torch.dtype | 
         kernel = kernel_for(values, tuple(axes), out_dtype)
         if kernel is not None:
             return kernel(values)
+    elif values.is_cuda and axes and (kernels := find_gpu_kernels("gpu_lane_sum")) is not None:
+        gpu_kernel = kernels.kernel_for(values, (0, 1) if len(axes) == 2 else tuple(axes), out_dtype)
+        if gpu_kernel is not None:
+            total: torch.Tensor = gpu_kernel(values)
+            return total
     assert set(axes) <= {0, 1}, f"mesh axes are 0 and 1, not {axes}"
     if not axes:
         return values.to(out_dtype)
-    if values.is_cuda:
-        kernels = find_gpu_kernels("gpu_lane_sum")
-        if kernels is not None and values.numel() and _is_dense(values.shape[2:], values.stride()[2:]):
-            total: torch.Tensor = kernels.kernel_for(values, tuple(sorted(axes)), out_dtype)(values)
-            return total
     if not values.dtype.is_floating_point:
         return values.sum(tuple(axes), keepdim=True, dtype=torch.int64).to(out_dtype)
     rows = values.shape[0] if 0 in axes else 1
@@ -67,10 +67,10 @@ def lane_sum(values: torch.Tensor, axes: Sequence[int], *, dtype: torch.dtype | 
 def scatter_lane_sum(values: torch.Tensor, dim: int) -> torch.Tensor:
     """Lanes [groups, n, *local] summed over the n: [groups, n, *shard], n shards along a dim of the local ones."""
     groups, n, *local = values.shape
-    if values.is_cuda and values.numel() and _is_dense(local, values.stride()[2:]):
-        kernels = find_gpu_kernels("gpu_lane_sum")
-        if kernels is not None:
-            shards: torch.Tensor = kernels.scatter_kernel_for(values, dim)(values)
+    if values.is_cuda and (kernels := find_gpu_kernels("gpu_lane_sum")) is not None:
+        gpu_kernel = kernels.scatter_kernel_for(values, dim)
+        if gpu_kernel is not None:
+            shards: torch.Tensor = gpu_kernel(values)
             return shards
     total = lane_sum(values, (1,))
     split = total.view(groups, *local[:dim], n, local[dim] // n, *local[dim + 1 :])

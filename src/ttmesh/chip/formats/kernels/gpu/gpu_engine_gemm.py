@@ -1,21 +1,30 @@
 """GEMMs of masked bfloat16 operands on tensor cores whose sums are rounded as a destination is (see engine_gemm.c).
 
-With a 16-bit destination and short blocks of K the sum in L1 is rounded after each block, with long ones the register is
-rounded after every 16 of K (chip/numerics/realistic_matmul.py); a 32-bit destination is not rounded.
+With a 16-bit destination and short blocks of K the sum in L1 is rounded after each block. With long ones the register is
+rounded after every 16 of K (chip/numerics/realistic_matmul.py), but in a large matmul after every 64, and what the other
+roundings would have done is drawn from the sum's own last bits. A 32-bit destination is not rounded.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 import triton
 import triton.language as tl
 from torch.nn.functional import pad
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 TILE = tl.constexpr(32)
 STEP = tl.constexpr(16)  # of K between two writes to the destination
 SHORT_BLOCK = 64  # of K: up to this length only the sum is rounded
 DECODE_ROWS = 64  # up to so many the weights are read once, and masked on the way
 PACK_BLOCK = 2048
+ALIGNED = 8  # elements of bfloat16: the engine that copies tiles takes rows of whole 16 bytes
+STEP_PRODUCTS = 1 << 27  # up to so many, long blocks are rounded after every 16 of K: 20 times a GEMM's time
+# How many roundings of the whole sum spread results as far as those after every 16 of K do, for each of these: as measured
+# on normal numbers (more) and uniform ones (fewer), K = 1024 to 4096. The second for fidelities that write twice.
+_ROUNDINGS_PER_STEP = (3.0, 5.0)
 
 
 @triton.jit
@@ -67,17 +76,27 @@ def _pack(dest):
 
 
 @triton.jit
+def _spread(values, above, below):
+    """Moved by a random part of their last place (of 8 bits): up to `above` away from zero and `below` towards it.
+
+    Drawn from the 16 and from the 8 lowest bits: a sum that needs no rounding stays as it is.
+    """
+    bits = values.to(tl.int32, bitcast=True)
+    first = values - (bits & -0x10000).to(tl.float32, bitcast=True)
+    second = values - (bits & -0x100).to(tl.float32, bitcast=True)
+    return values + first * above - second * (below * 256)
+
+
+@triton.jit
 def _place(rows, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BAND: tl.constexpr):
-    """A program's rows and columns: bands of BAND tiles of rows, so that neighbours share what they read."""
+    """A program's first row and column: bands of BAND tiles of rows, so that neighbours share what they read."""
     down = tl.cdiv(rows, ROWS)
     across = tl.cdiv(columns, COLUMNS)
     number = tl.program_id(0)
     first = number // (BAND * across) * BAND
     high = tl.minimum(down - first, BAND)
     inside = number % (BAND * across)
-    row = (first + inside % high) * ROWS + tl.arange(0, ROWS)
-    column = inside // high * COLUMNS + tl.arange(0, COLUMNS)
-    return row, column
+    return (first + inside % high) * ROWS, inside // high * COLUMNS
 
 
 @triton.jit
@@ -91,7 +110,10 @@ def _multiply_blocks(
     w_mask,
     x_batch,
     w_batch,
+    above,
+    below,
     NARROW: tl.constexpr,
+    SPREAD: tl.constexpr,
     MASK: tl.constexpr,
     PACK: tl.constexpr,
     ROWS: tl.constexpr,
@@ -100,7 +122,8 @@ def _multiply_blocks(
     BAND: tl.constexpr,
 ):
     """A tile of the output of x [rows, depth] times w [depth, columns]; depth is padded to whole blocks, the rest is not."""
-    row, column = _place(rows, columns, ROWS, COLUMNS, BAND)
+    top, edge = _place(rows, columns, ROWS, COLUMNS, BAND)
+    row, column = top + tl.arange(0, ROWS), edge + tl.arange(0, COLUMNS)
     batch = tl.program_id(1).to(tl.int64)
     step = tl.arange(0, BLOCK)
     read_row = row % rows  # what lies outside is computed again and not stored
@@ -113,12 +136,53 @@ def _multiply_blocks(
         right = tl.load(w)
         if MASK:
             right = _keep_bits(right, w_mask)
-        dest = tl.dot(left, right, dest)
         if NARROW:  # what L1 holds, to nearest even
             dest = _round_pairs(dest)
+        dest = tl.dot(left, right, dest)
         x += BLOCK
         w += tl.cast(columns, tl.int64) * BLOCK
+    if SPREAD:
+        dest = _spread(dest, above, below)
     out = out_pointer + batch * rows * columns + row[:, None].to(tl.int64) * columns + column[None, :]
+    inside = (row < rows)[:, None] & (column < columns)[None, :]
+    tl.store(out, _pack(dest) if PACK else dest, mask=inside)
+
+
+@triton.jit
+def _multiply_tiles(
+    x_tiles,
+    w_tiles,
+    out_pointer,
+    rows,
+    columns,
+    depth,
+    x_rows,
+    w_rows,
+    above,
+    below,
+    NARROW: tl.constexpr,
+    SPREAD: tl.constexpr,
+    PACK: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    BAND: tl.constexpr,
+):
+    """The same for many rows, with the engine that copies tiles: x [n * x_rows, depth], w [n * w_rows, columns]."""
+    top, edge = _place(rows, columns, ROWS, COLUMNS, BAND)
+    batch = tl.program_id(1)
+    x_top, w_top = batch * x_rows + top, batch * w_rows
+    dest = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for k in range(0, depth, BLOCK):
+        left = x_tiles.load([x_top, k])
+        right = w_tiles.load([w_top + k, edge])
+        if NARROW:
+            dest = _round_pairs(dest)
+        dest = tl.dot(left, right, dest)
+    if SPREAD:
+        dest = _spread(dest, above, below)
+    row, column = top + tl.arange(0, ROWS), edge + tl.arange(0, COLUMNS)
+    out = out_pointer + batch.to(tl.int64) * rows * columns + row[:, None].to(tl.int64) * columns + column[None, :]
     inside = (row < rows)[:, None] & (column < columns)[None, :]
     tl.store(out, _pack(dest) if PACK else dest, mask=inside)
 
@@ -144,7 +208,8 @@ def _multiply_steps(
     BAND: tl.constexpr,
 ):
     """The same with a register that is rounded after every 16 of K; depth is padded to whole tiles."""
-    row, column = _place(rows, columns, ROWS, COLUMNS, BAND)
+    top, edge = _place(rows, columns, ROWS, COLUMNS, BAND)
+    row, column = top + tl.arange(0, ROWS), edge + tl.arange(0, COLUMNS)
     step = tl.arange(0, STEP)
     batch = tl.program_id(1).to(tl.int64)
     x = x_pointer + batch * x_batch + (row % rows)[:, None].to(tl.int64) * depth + step[None, :]
@@ -211,7 +276,10 @@ def multiply(
     if out.numel() == 0 or depth == 0:
         return out.zero_()
     if block is None or block <= SHORT_BLOCK:
-        return _multiply_short(a, b, out, x_mask, w_mask, block)
+        return _multiply_short(a, b, out, x_mask, w_mask, block, None)
+    if batches * rows * depth * columns > STEP_PRODUCTS:
+        spread = _choose_spread(depth, min(block, depth), writes_twice=lower > 0)
+        return _multiply_short(a, b, out, x_mask, w_mask, SHORT_BLOCK, spread)
     x, w = _pad_depth(a, -1, TILE.value), _pad_depth(b, -2, TILE.value)
     deep = x.shape[-1]
     options = {"ROWS": 64, "COLUMNS": 128, "BAND": 8, "num_warps": 8, "num_stages": 3}
@@ -227,8 +295,27 @@ def multiply(
     return out
 
 
+def _choose_spread(depth: int, block: int, *, writes_twice: bool) -> tuple[float, float]:
+    """How far `_spread` moves a sum that was rounded after every 64 of K and should have been after every 16 of a block.
+
+    A step's rounding moves it by 1/16 of the last place on average, while that grows from nothing to the sum's.
+    """
+    steps = block / STEP.value
+    wanted = _ROUNDINGS_PER_STEP[writes_twice] * steps + depth / block
+    missing = max(0.0, wanted - depth / SHORT_BLOCK)
+    drift = steps / 16
+    width = math.sqrt(max(0.0, missing - drift * drift))
+    return (width + drift) / 2, (width - drift) / 2
+
+
 def _multiply_short(
-    a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, x_mask: int, w_mask: int, block: int | None
+    a: torch.Tensor,
+    b: torch.Tensor,
+    out: torch.Tensor,
+    x_mask: int,
+    w_mask: int,
+    block: int | None,
+    spread: tuple[float, float] | None,
 ) -> torch.Tensor:
     """Tensor cores read operands from shared memory, so they are masked beforehand; but few rows read weights once."""
     rows, columns = out.shape[1:]
@@ -237,18 +324,32 @@ def _multiply_short(
     x = _pad_depth(mask_operand(a, x_mask), -1, whole)
     w = _pad_depth(b if is_decode else mask_operand(b, w_mask), -2, whole)
     deep = x.shape[-1]
+    forms = {"NARROW": block is not None, "SPREAD": spread is not None, "PACK": out.dtype is torch.bfloat16}
+    forms["BLOCK"] = whole
+    if not is_decode and columns % ALIGNED == 0:
+        options = {"ROWS": 128, "COLUMNS": 128, "BAND": 8, "num_warps": 8, "num_stages": 3}
+        tiles = _describe_tiles(x, (128, whole)), _describe_tiles(w, (whole, 128))
+        sizes = rows, columns, deep, 0 if len(x) == 1 else rows, 0 if len(w) == 1 else deep
+        _multiply_tiles[_grid(out, options)](*tiles, out, *sizes, *(spread or (0.0, 0.0)), **forms, **options)
+        return out
     options = {"ROWS": 128, "COLUMNS": 128, "BAND": 8, "num_warps": 4, "num_stages": 3}  # two programs at a time
     if is_decode:
         options = {"ROWS": _rows_of(rows), "COLUMNS": 32, "BAND": 1, "num_warps": 4, "num_stages": 6}
     _multiply_blocks[_grid(out, options)](
-        *(x, w, out, rows, columns, deep, w_mask >> 16, *_strides(x, w)),
-        NARROW=block is not None,
+        *(x, w, out, rows, columns, deep, w_mask >> 16, *_strides(x, w), *(spread or (0.0, 0.0))),
         MASK=is_decode and not keeps_all(w_mask),
-        PACK=out.dtype is torch.bfloat16,
-        BLOCK=whole,
+        **forms,
         **options,
     )
     return out
+
+
+def _describe_tiles(matrices: torch.Tensor, tile: tuple[int, int]) -> TensorDescriptor:
+    """Contiguous matrices, one below the other."""
+    flat = matrices.flatten(0, 1)
+    if flat.data_ptr() % (2 * ALIGNED):
+        flat = flat.clone()
+    return TensorDescriptor(flat, list(flat.shape), list(flat.stride()), list(tile))
 
 
 def mask_operand(values: torch.Tensor, mask: int) -> torch.Tensor:
