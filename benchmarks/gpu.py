@@ -257,6 +257,7 @@ def main() -> int:
     with ttmesh.numerics("ideal"):
         for row in collect_rows(arguments.only):
             rows.append(row)
+            print(f"{row.name}: {row.ours_us:.1f} µs, {row.ours_us / row.limit_us:.2f}", flush=True)
     table = Table("row", "ttmesh µs", "limit µs", "limit", "ratio", "aim")
     for row in rows:
         ratio = row.ours_us / row.limit_us

@@ -48,6 +48,7 @@ def seconds(call: Callable[[], object], wait: Callable[[], object]) -> float:
 def time_models() -> Iterator[tuple[str, float, float]]:
     """Name, microseconds here and in JAX."""
     yield "Llama 8B decode layer, 32 users, traced", llama_seconds() * 1e6, jax_llama_seconds() * 1e6
+    ttnn.set_fabric_config(ttnn.FabricConfig.DISABLED)
     figures, theirs = ttmesh_figures(traced=True), jax_figures()
     for samples in SAMPLES:
         name = f"training step, {CHIPS} x {samples} samples, float32, traced"

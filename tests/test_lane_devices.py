@@ -15,6 +15,7 @@ ON_THE_HOST = {
     "ccl/sockets/stream_ends.py",
     "ops/attention/block_cyclic_cache.py",
     "ops/creation/full.py",
+    "ops/creation/token_sampling.py",  # one number per user, drawn by torch's generator of the host
     "ops/elementwise/binary.py",  # a number as a tensor without dims, which any device takes
     "ops/elementwise/ternary.py",
     "ops/norm/group_norm_grids.py",

@@ -66,7 +66,7 @@ def test_whole_matmuls_have_the_cpu_s_bits(fp32_dest: bool, wide_exponents: bool
 
 
 @pytest.mark.parametrize("fidelity", FIDELITIES)
-@pytest.mark.parametrize(("fp32_dest", "block"), [(True, None), (False, None), (False, 512)])
+@pytest.mark.parametrize(("fp32_dest", "block"), [(True, None), (False, None), (False, 512), (False, 64)])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("rows", [20, 50, 100])
 def test_realistic_on_a_gpu_is_the_cpu_s_but_for_the_order_of_additions(
@@ -89,13 +89,41 @@ def test_realistic_on_a_gpu_is_the_cpu_s_but_for_the_order_of_additions(
         assert bool(close.all())
 
 
+def count_all_as_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(find_gpu_kernels("gpu_engine_gemm"), "STEP_PRODUCTS", 0)
+
+
+def lose(result: torch.Tensor, expected: torch.Tensor) -> float:
+    """1 - PCC."""
+    return 1 - float(torch.corrcoef(torch.stack([result.double().flatten(), expected.flatten()]))[0, 1])
+
+
+@pytest.mark.parametrize("fidelity", FIDELITIES)
+@pytest.mark.parametrize("block", [256, 512, None])
+@pytest.mark.parametrize("rows", [32, 128])
+def test_large_matmuls_with_long_blocks_lose_as_much_as_the_chip(
+    fidelity: MathFidelity, block: int | None, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count_all_as_large(monkeypatch)
+    config = EngineConfig(fidelity=fidelity, packer_l1_acc=block is not None, k_block=block)
+    for draw, least, most in ((torch.randn, 0.6, 1.5), (torch.rand, 0.8, 4.0)):
+        generator = torch.Generator().manual_seed(8)
+        a, b = (draw(shape, generator=generator).bfloat16() for shape in ((rows, 4096), (4096, 128)))
+        expected = a.double() @ b.double()
+
+        found = lose(realistic_matmul.matmul(a.cuda(), b.cuda(), config).cpu(), expected)
+
+        assert least < found / lose(exact_matmul.matmul(a, b, config), expected) < most, (draw, found)
+
+
 @pytest.mark.parametrize("fidelity", FIDELITIES)
 @pytest.mark.parametrize(
     ("rows", "depth", "block"), [(100, 2048, 64), (20, 2048, 64), (50, 64, 64), (70, 1000, 32), (129, 96, 32)]
 )
 def test_with_short_blocks_a_gpu_rounds_the_sum_in_l1(
-    fidelity: MathFidelity, rows: int, depth: int, block: int
+    fidelity: MathFidelity, rows: int, depth: int, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    count_all_as_large(monkeypatch)
     generator = torch.Generator().manual_seed(6)
     a = torch.randn(1, rows, depth, generator=generator).bfloat16()
     b = torch.randn(1, depth, 150, generator=generator).bfloat16()
@@ -114,7 +142,10 @@ def test_with_short_blocks_a_gpu_rounds_the_sum_in_l1(
     assert float(torch.corrcoef(torch.stack([found.double().flatten(), exact.flatten()]))[0, 1]) > 0.9995
 
 
-def test_small_whole_numbers_stay_exact_on_a_gpu() -> None:
+@pytest.mark.parametrize("large", [False, True])
+def test_small_whole_numbers_stay_exact_on_a_gpu(large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if large:
+        count_all_as_large(monkeypatch)
     a, b = torch.ones(1, 100, 256).bfloat16().cuda(), torch.ones(1, 256, 150).bfloat16().cuda()
     for fidelity, block, fp32_dest in product(FIDELITIES, (64, None), (False, True)):
         config = EngineConfig(fidelity=fidelity, packer_l1_acc=block is not None, k_block=block, fp32_dest=fp32_dest)

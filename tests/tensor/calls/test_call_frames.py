@@ -20,7 +20,8 @@ spec.loader.exec_module(frames)
 
 
 @pytest.fixture
-def mesh() -> Iterator[ttnn.MeshDevice]:
+def mesh(monkeypatch: pytest.MonkeyPatch) -> Iterator[ttnn.MeshDevice]:
+    monkeypatch.setenv("TTMESH_BACKEND", "cpu")  # a GPU's kernels have frames of their own
     ttnn.set_fabric_config(ttnn.FabricConfig.FABRIC_1D)
     opened = ttnn.open_mesh_device(ttnn.MeshShape(2, 4))
     yield opened

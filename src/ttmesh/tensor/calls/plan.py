@@ -114,11 +114,11 @@ class Plan:
                 if step < 0:
                     if ~step in temporaries:
                         heap.free_temporary(rooms[~step], temporaries.pop(~step))
-                elif step in schedule.kept:
-                    if schedule.kept[step] not in cache.buffers:
-                        cache.buffers[schedule.kept[step]] = heap.take(rooms[step], name)
                 elif (result := schedule.result_numbers.get(step)) is None:
-                    temporaries[step] = heap.take_temporary(rooms[step], name)
+                    if step not in schedule.kept:
+                        temporaries[step] = heap.take_temporary(rooms[step], name)
+                    elif schedule.kept[step] not in cache.buffers:
+                        cache.buffers[schedule.kept[step]] = heap.take(rooms[step], name)
                 elif result >= len(outputs) or outputs[result] is None:
                     made[result] = heap.take(rooms[step], name)
         finally:

@@ -1,8 +1,8 @@
 """GEMMs of masked bfloat16 operands on tensor cores whose sums are rounded as a destination is (see engine_gemm.c).
 
-With a 16-bit destination and short blocks of K the sum in L1 is rounded after each block. With long ones the register is
-rounded after every 16 of K (chip/numerics/realistic_matmul.py), but in a large matmul after every 64, and what the other
-roundings would have done is drawn from the sum's own last bits. A 32-bit destination is not rounded.
+A 16-bit destination is rounded after every 16 of K (chip/numerics/realistic_matmul.py). In a large matmul only the sum in
+L1 is, after each block of K up to 64; where blocks are longer, after every 64, and what the other roundings would have done
+is drawn from the sum's own last bits. A 32-bit destination is not rounded.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 TILE = tl.constexpr(32)
 STEP = tl.constexpr(16)  # of K between two writes to the destination
-SHORT_BLOCK = 64  # of K: up to this length only the sum is rounded
+SHORT_BLOCK = 64  # of K: in large matmuls up to this length only the sum is rounded
 DECODE_ROWS = 64  # up to so many the weights are read once, and masked on the way
 PACK_BLOCK = 2048
 ALIGNED = 8  # elements of bfloat16: the engine that copies tiles takes rows of whole 16 bytes
-STEP_PRODUCTS = 1 << 27  # up to so many, long blocks are rounded after every 16 of K: 20 times a GEMM's time
+STEP_PRODUCTS = 1 << 27  # up to so many, registers are rounded after every 16 of K: 20 times a GEMM's time
 # How many roundings of the whole sum spread results as far as those after every 16 of K do, for each of these: as measured
 # on normal numbers (more) and uniform ones (fewer), K = 1024 to 4096. The second for fidelities that write twice.
 _ROUNDINGS_PER_STEP = (3.0, 5.0)
@@ -107,6 +107,7 @@ def _multiply_blocks(
     rows,
     columns,
     depth,
+    x_mask,
     w_mask,
     x_batch,
     w_batch,
@@ -135,6 +136,7 @@ def _multiply_blocks(
         left = tl.load(x)
         right = tl.load(w)
         if MASK:
+            left = _keep_bits(left, x_mask)
             right = _keep_bits(right, w_mask)
         if NARROW:  # what L1 holds, to nearest even
             dest = _round_pairs(dest)
@@ -275,9 +277,10 @@ def multiply(
     out = torch.empty(batches, rows, columns, device=a.device, dtype=torch.bfloat16 if packed else torch.float32)
     if out.numel() == 0 or depth == 0:
         return out.zero_()
-    if block is None or block <= SHORT_BLOCK:
+    is_large = batches * rows * depth * columns > STEP_PRODUCTS
+    if block is None or (is_large and block <= SHORT_BLOCK):
         return _multiply_short(a, b, out, x_mask, w_mask, block, None)
-    if batches * rows * depth * columns > STEP_PRODUCTS:
+    if is_large:
         spread = _choose_spread(depth, min(block, depth), writes_twice=lower > 0)
         return _multiply_short(a, b, out, x_mask, w_mask, SHORT_BLOCK, spread)
     x, w = _pad_depth(a, -1, TILE.value), _pad_depth(b, -2, TILE.value)
@@ -321,11 +324,15 @@ def _multiply_short(
     rows, columns = out.shape[1:]
     is_decode = rows <= DECODE_ROWS
     whole = SHORT_BLOCK if block is None else block
-    x = _pad_depth(mask_operand(a, x_mask), -1, whole)
+    x = _pad_depth(a if is_decode else mask_operand(a, x_mask), -1, whole)
     w = _pad_depth(b if is_decode else mask_operand(b, w_mask), -2, whole)
     deep = x.shape[-1]
-    forms = {"NARROW": block is not None, "SPREAD": spread is not None, "PACK": out.dtype is torch.bfloat16}
-    forms["BLOCK"] = whole
+    forms = {
+        "NARROW": block is not None,
+        "SPREAD": spread is not None,
+        "PACK": out.dtype is torch.bfloat16,
+        "BLOCK": whole,
+    }
     if not is_decode and columns % ALIGNED == 0:
         options = {"ROWS": 128, "COLUMNS": 128, "BAND": 8, "num_warps": 8, "num_stages": 3}
         tiles = _describe_tiles(x, (128, whole)), _describe_tiles(w, (whole, 128))
@@ -336,8 +343,8 @@ def _multiply_short(
     if is_decode:
         options = {"ROWS": _rows_of(rows), "COLUMNS": 32, "BAND": 1, "num_warps": 4, "num_stages": 6}
     _multiply_blocks[_grid(out, options)](
-        *(x, w, out, rows, columns, deep, w_mask >> 16, *_strides(x, w), *(spread or (0.0, 0.0))),
-        MASK=is_decode and not keeps_all(w_mask),
+        *(x, w, out, rows, columns, deep, x_mask >> 16, w_mask >> 16, *_strides(x, w), *(spread or (0.0, 0.0))),
+        MASK=is_decode and not keeps_all(x_mask & w_mask),
         **forms,
         **options,
     )
