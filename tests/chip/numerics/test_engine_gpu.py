@@ -99,7 +99,7 @@ def lose(result: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("fidelity", FIDELITIES)
-@pytest.mark.parametrize("block", [256, 512, None])
+@pytest.mark.parametrize("block", [64, 256, 512, None])
 @pytest.mark.parametrize("rows", [32, 128])
 def test_large_matmuls_with_long_blocks_lose_as_much_as_the_chip(
     fidelity: MathFidelity, block: int | None, rows: int, monkeypatch: pytest.MonkeyPatch
@@ -117,9 +117,7 @@ def test_large_matmuls_with_long_blocks_lose_as_much_as_the_chip(
 
 
 @pytest.mark.parametrize("fidelity", FIDELITIES)
-@pytest.mark.parametrize(
-    ("rows", "depth", "block"), [(100, 2048, 64), (20, 2048, 64), (50, 64, 64), (70, 1000, 32), (129, 96, 32)]
-)
+@pytest.mark.parametrize(("rows", "depth", "block"), [(100, 2048, 64), (70, 1000, 32), (129, 96, 32)])
 def test_with_short_blocks_a_gpu_rounds_the_sum_in_l1(
     fidelity: MathFidelity, rows: int, depth: int, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,7 +32,7 @@ from ttmesh.ccl.planning.reduction_terms import (
     reduce_group,
     reduction_name,
 )
-from ttmesh.chip.formats.kernels.lane_sum import scatter_lane_sum
+from ttmesh.chip.formats.kernels.lane_sum import move_lanes, scatter_lane_sum
 from ttmesh.fabric.fabric_config import Topology, is_2d
 from ttmesh.mesh.allocation.sub_devices import SubDeviceId
 from ttmesh.mesh.functions.process_fabric import get_fabric_config
@@ -319,7 +319,7 @@ def _concat_group(group_lanes: torch.Tensor, n: int, negative_dim: int, reverse:
     if reverse:
         expanded = expanded.flip(1)
     dim_position = expanded.dim() + negative_dim - 1
-    return expanded.movedim(1, dim_position).flatten(dim_position, dim_position + 1)
+    return move_lanes(expanded, 1, dim_position).flatten(dim_position, dim_position + 1)
 
 
 @collective("ttnn.all_reduce", direct=True)

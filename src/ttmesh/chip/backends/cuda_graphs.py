@@ -9,6 +9,7 @@ What cannot be captured (random numbers with a generator, reading a value back, 
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Sequence
 from typing import ClassVar, NamedTuple
@@ -19,6 +20,7 @@ from ttmesh.chip.backends.backend_protocol import Step
 from ttmesh.chip.backends.index_guard import IndexGuard, StickyUses
 from ttmesh.chip.cells import Cell, Chips, Format
 
+log = logging.getLogger("ttmesh.trace")
 MOST_CAPTURES = 4  # inputs may turn out to change one after the other; then commands run one by one for good
 
 
@@ -203,7 +205,10 @@ class TraceReplay:
         try:
             with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):
                 self._run_steps()
-        except Exception:  # what a command cannot do in a capture, or raises anyway: then again when it runs by itself
+        except (
+            Exception
+        ) as error:  # what a command cannot do in a capture, or raises anyway: again when it runs by itself
+            log.info("a trace of %d commands is no CUDA graph: %s", len(self._steps), error)
             return None
         else:
             return len(self._guard.take_uses())

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 import torch
 from torch.nn.functional import pad
 
 from ttmesh.base.errors import ShapeError
 from ttmesh.chip.formats.kernels import tile_order
+from ttmesh.chip.formats.kernels.gpu_loader import find_gpu_kernels
 from ttmesh.chip.formats.tiles import Tile, padded_shape
 
 
@@ -19,6 +22,9 @@ def tilize(values: torch.Tensor, tile: Tile | None = None, *, pad_value: float =
         return tile_order.tilize(values, tile, pad_value)
     lead = values.shape[:-2]
     height, width = padded_shape(tuple(values.shape[-2:]), tile)
+    if (kernels := _find_kernels(values, tile)) is not None and kernels.supports(values, *values.shape[-2:]):
+        reordered: torch.Tensor = kernels.reorder_tiles(values, height, width, to_tiles=True)
+        return reordered.view(*lead, height * width)
     bottom, right = height - values.shape[-2], width - values.shape[-1]
     if bottom or right:
         values = pad(values, (0, right, 0, bottom), value=pad_value)
@@ -39,11 +45,19 @@ def untilize(elements: torch.Tensor, shape: tuple[int, int], tile: Tile | None =
     if tile_order.supports(elements, tile):
         return tile_order.untilize(elements, shape, tile)
     lead = elements.shape[:-1]
+    if (kernels := _find_kernels(elements, tile)) is not None and kernels.supports(elements, *shape):
+        rows: torch.Tensor = kernels.reorder_tiles(elements, height, width, to_tiles=False)
+        return rows.view(*lead, height, width)
     stored = [_split_axes(height, width, tile)[axis - 1] for axis in _find_axis_order(tile)[1:]]
     matrices = (
         elements.reshape(-1, *stored).permute(_invert_order(_find_axis_order(tile))).reshape(*lead, height, width)
     )
     return matrices[..., : shape[0], : shape[1]].contiguous()
+
+
+def _find_kernels(values: torch.Tensor, tile: Tile) -> ModuleType | None:
+    """Of a GPU, for the tile that nearly every tensor has."""
+    return find_gpu_kernels("gpu_moves") if values.is_cuda and tile == Tile() else None
 
 
 def _split_axes(height: int, width: int, tile: Tile) -> tuple[int, ...]:

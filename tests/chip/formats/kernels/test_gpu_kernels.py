@@ -12,6 +12,7 @@ from ttmesh.chip.formats import block_float, block_float_packing, packing
 from ttmesh.chip.formats.kernels import gpu_loader, lane_sum
 from ttmesh.chip.formats.storage import finish
 from ttmesh.chip.formats.tiles import Tile
+from ttmesh.chip.formats.tilize import tilize, untilize
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 BLOCKS = (DataType.BFLOAT8_B, DataType.BFLOAT4_B)
@@ -117,3 +118,24 @@ def test_operations_that_are_rounded_in_one_kernel(operation, dtype):
         found = block_float.combine_and_quantise(left, right, operation, dtype)
         assert found is not None
         assert same_bits(found, finish(function(left, right), dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float32, torch.int64])
+@pytest.mark.parametrize("shape", [(1, 8, 70, 33), (2, 3, 1024, 64), (1, 32, 5, 1), (4, 2, 1, 2048)])
+def test_lanes_are_moved_as_torch_moves_them(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    values = torch.randint(0, 200, shape).to(dtype).cuda()
+    kernels = gpu_loader.find_gpu_kernels("gpu_moves")
+
+    assert torch.equal(kernels.swap_rows(values, 1, 1), values.movedim(1, 2))
+    assert torch.equal(kernels.swap_rows(values, 0, 2), values.movedim(0, 2))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float32, torch.int64])
+@pytest.mark.parametrize("shape", [(32, 32), (3, 64, 96), (2, 2, 32, 1024)])
+def test_tiles_are_ordered_as_on_the_cpu(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    values = torch.randint(0, 200, shape).to(dtype)
+
+    tiles = tilize(values.cuda())
+
+    assert torch.equal(tiles.cpu(), tilize(values))
+    assert torch.equal(untilize(tiles, shape[-2:]).cpu(), values)

@@ -18,6 +18,7 @@ from ttmesh.chip.formats.kernels.loader import library
 # on the shape) and below this many bytes.
 TORCH_CHAIN = 4
 TORCH_BYTES = 64 << 10
+MOVED_BYTES = 1 << 20  # below, torch's own copy takes less of the host
 STEP = 1024  # threads take multiples of this many elements: whole cache lines, whole runs of the kernel
 
 _FLOATS = (torch.float32, torch.bfloat16)
@@ -75,6 +76,16 @@ def scatter_lane_sum(values: torch.Tensor, dim: int) -> torch.Tensor:
     total = lane_sum(values, (1,))
     split = total.view(groups, *local[:dim], n, local[dim] // n, *local[dim + 1 :])
     return split.movedim(dim + 1, 1).contiguous()
+
+
+def move_lanes(values: torch.Tensor, dim: int, to: int) -> torch.Tensor:
+    """A dim of the lanes moved behind others; on a GPU large ones are written out in that order at once."""
+    if values.is_cuda and values.nbytes >= MOVED_BYTES and to > dim and values.is_contiguous():
+        kernels = find_gpu_kernels("gpu_moves")
+        if kernels is not None and math.prod(values.shape[dim + 1 : to + 1]) > 1:
+            moved: torch.Tensor = kernels.swap_rows(values, dim, to - dim)
+            return moved
+    return values.movedim(dim, to)
 
 
 def kernel_for(values: torch.Tensor, axes: tuple[int, ...], dtype: torch.dtype) -> SumKernel | None:

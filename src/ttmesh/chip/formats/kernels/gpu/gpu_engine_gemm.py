@@ -1,8 +1,8 @@
 """GEMMs of masked bfloat16 operands on tensor cores whose sums are rounded as a destination is (see engine_gemm.c).
 
 A 16-bit destination is rounded after every 16 of K (chip/numerics/realistic_matmul.py). In a large matmul only the sum in
-L1 is, after each block of K up to 64; where blocks are longer, after every 64, and what the other roundings would have done
-is drawn from the sum's own last bits. A 32-bit destination is not rounded.
+L1 is, after each block of K up to 64; where blocks are longer, after every 64, with few rows after every 128, and what the
+other roundings would have done is drawn from the sum's own last bits. A 32-bit destination is not rounded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 TILE = tl.constexpr(32)
 STEP = tl.constexpr(16)  # of K between two writes to the destination
 SHORT_BLOCK = 64  # of K: in large matmuls up to this length only the sum is rounded
-DECODE_ROWS = 64  # up to so many the weights are read once, and masked on the way
+DECODE_ROWS = 64  # up to so many the weights are read once, and masked on the way,
+DECODE_BLOCK = 128  # in pieces of so much of K
 PACK_BLOCK = 2048
 ALIGNED = 8  # elements of bfloat16: the engine that copies tiles takes rows of whole 16 bytes
 STEP_PRODUCTS = 1 << 27  # up to so many, registers are rounded after every 16 of K: 20 times a GEMM's time
@@ -115,7 +116,8 @@ def _multiply_blocks(
     below,
     NARROW: tl.constexpr,
     SPREAD: tl.constexpr,
-    MASK: tl.constexpr,
+    X_MASK: tl.constexpr,
+    W_MASK: tl.constexpr,
     PACK: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -135,8 +137,9 @@ def _multiply_blocks(
     for _ in range(0, depth, BLOCK):
         left = tl.load(x)
         right = tl.load(w)
-        if MASK:
+        if X_MASK:
             left = _keep_bits(left, x_mask)
+        if W_MASK:
             right = _keep_bits(right, w_mask)
         if NARROW:  # what L1 holds, to nearest even
             dest = _round_pairs(dest)
@@ -278,11 +281,12 @@ def multiply(
     if out.numel() == 0 or depth == 0:
         return out.zero_()
     is_large = batches * rows * depth * columns > STEP_PRODUCTS
-    if block is None or (is_large and block <= SHORT_BLOCK):
-        return _multiply_short(a, b, out, x_mask, w_mask, block, None)
+    period = DECODE_BLOCK if rows <= DECODE_ROWS else SHORT_BLOCK
+    if block is None or (is_large and block <= period == SHORT_BLOCK):
+        return _multiply_short(a, b, out, x_mask, w_mask, period if block is None else block, None, block is not None)
     if is_large:
-        spread = _choose_spread(depth, min(block, depth), writes_twice=lower > 0)
-        return _multiply_short(a, b, out, x_mask, w_mask, SHORT_BLOCK, spread)
+        spread = _choose_spread(depth, min(block, depth), period, writes_twice=lower > 0)
+        return _multiply_short(a, b, out, x_mask, w_mask, period, spread, True)
     x, w = _pad_depth(a, -1, TILE.value), _pad_depth(b, -2, TILE.value)
     deep = x.shape[-1]
     options = {"ROWS": 64, "COLUMNS": 128, "BAND": 8, "num_warps": 8, "num_stages": 3}
@@ -298,14 +302,14 @@ def multiply(
     return out
 
 
-def _choose_spread(depth: int, block: int, *, writes_twice: bool) -> tuple[float, float]:
-    """How far `_spread` moves a sum that was rounded after every 64 of K and should have been after every 16 of a block.
+def _choose_spread(depth: int, block: int, period: int, *, writes_twice: bool) -> tuple[float, float]:
+    """How far `_spread` moves a sum that was rounded once a period of K and should have been after every 16 of a block.
 
     A step's rounding moves it by 1/16 of the last place on average, while that grows from nothing to the sum's.
     """
     steps = block / STEP.value
     wanted = _ROUNDINGS_PER_STEP[writes_twice] * steps + depth / block
-    missing = max(0.0, wanted - depth / SHORT_BLOCK)
+    missing = max(0.0, wanted - depth / period)
     drift = steps / 16
     width = math.sqrt(max(0.0, missing - drift * drift))
     return (width + drift) / 2, (width - drift) / 2
@@ -317,18 +321,18 @@ def _multiply_short(
     out: torch.Tensor,
     x_mask: int,
     w_mask: int,
-    block: int | None,
+    whole: int,
     spread: tuple[float, float] | None,
+    narrow: bool,
 ) -> torch.Tensor:
     """Tensor cores read operands from shared memory, so they are masked beforehand; but few rows read weights once."""
     rows, columns = out.shape[1:]
     is_decode = rows <= DECODE_ROWS
-    whole = SHORT_BLOCK if block is None else block
     x = _pad_depth(a if is_decode else mask_operand(a, x_mask), -1, whole)
     w = _pad_depth(b if is_decode else mask_operand(b, w_mask), -2, whole)
     deep = x.shape[-1]
     forms = {
-        "NARROW": block is not None,
+        "NARROW": narrow,
         "SPREAD": spread is not None,
         "PACK": out.dtype is torch.bfloat16,
         "BLOCK": whole,
@@ -341,10 +345,11 @@ def _multiply_short(
         return out
     options = {"ROWS": 128, "COLUMNS": 128, "BAND": 8, "num_warps": 4, "num_stages": 3}  # two programs at a time
     if is_decode:
-        options = {"ROWS": _rows_of(rows), "COLUMNS": 32, "BAND": 1, "num_warps": 4, "num_stages": 6}
+        options = {"ROWS": _rows_of(rows), "COLUMNS": 32, "BAND": 1, "num_warps": 4, "num_stages": 4}
     _multiply_blocks[_grid(out, options)](
         *(x, w, out, rows, columns, deep, x_mask >> 16, w_mask >> 16, *_strides(x, w), *(spread or (0.0, 0.0))),
-        MASK=is_decode and not keeps_all(x_mask & w_mask),
+        X_MASK=is_decode and not keeps_all(x_mask),
+        W_MASK=is_decode and not keeps_all(w_mask),
         **forms,
         **options,
     )
