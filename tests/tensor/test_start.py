@@ -15,11 +15,16 @@ import ttmesh.ttnn as ttnn
 before = set(sys.modules)
 ttnn.set_fabric_config(ttnn.FabricConfig.FABRIC_1D)
 mesh = ttnn.open_mesh_device(ttnn.MeshShape(2, 4))
-x = ttnn.from_torch(torch.ones(1, 1, 32, 32), device=mesh, layout=ttnn.TILE_LAYOUT,
+x = ttnn.from_torch(torch.ones(1, 1, 32, 32), device=mesh, layout=ttnn.TILE_LAYOUT, dtype=ttnn.bfloat16,
                     mesh_mapper=ttnn.ReplicateTensorToMesh(mesh))
 y = ttnn.softmax(ttnn.gelu(ttnn.matmul(ttnn.add(x, 1.0), x) * x), dim=-1)
 y = ttnn.concat([ttnn.where(ttnn.gt(x, y), x, y), ttnn.mean(x, dim=-1, keepdim=True)], dim=-1)
-ttnn.all_gather(y, dim=-1, cluster_axis=1)
+y = ttnn.all_gather(y, dim=-1, cluster_axis=1)
+row = ttnn.from_torch(torch.ones(1, 32), device=mesh, layout=ttnn.TILE_LAYOUT, dtype=ttnn.bfloat16)
+y = ttnn.linear(ttnn.layer_norm(ttnn.rms_norm(x, weight=row), weight=row, bias=row), x, bias=row, activation="silu")
+y = ttnn.transformer.scaled_dot_product_attention(y, y, y, is_causal=True)
+tokens = ttnn.from_torch(torch.zeros(1, 32, dtype=torch.int32), device=mesh, dtype=ttnn.uint32)
+ttnn.embedding(tokens, ttnn.to_layout(ttnn.reshape(x, (32, 32)), ttnn.ROW_MAJOR_LAYOUT))
 ttnn.close_mesh_device(mesh)
 print(sorted(name for name in set(sys.modules) - before if name in ("torch._dynamo", "torch._inductor", "sympy")))
 """

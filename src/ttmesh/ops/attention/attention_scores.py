@@ -79,12 +79,9 @@ def merge_mask_into_batch(mask: Lanes, dims: tuple[int, ...], lane_axes: int, ba
     return flatten_lanes(expanded, lane_axes).flatten(0, 1)
 
 
-def split_lanes_from_batch(tensor: Lanes, dims: tuple[int, ...]) -> Lanes:
+def split_lanes_from_batch(tensor: Lanes, dims: tuple[int, ...], batch: int) -> Lanes:
     """[lanes · batch, ...] → [*mesh, batch, ...]: the inverse of `merge_lanes_into_batch`."""
-    count = 1
-    for extent in dims:
-        count *= extent
-    return tensor.reshape(*dims, tensor.shape[0] // count, *tensor.shape[1:])
+    return tensor.reshape(*dims, batch, *tensor.shape[1:])
 
 
 def gather_pages(cache: Lanes, table: Lanes, lane_axes: int) -> Lanes:
@@ -134,7 +131,7 @@ def attend_prefill(
         causal=causal,
         sink=None if sink is None else merge_mask_into_batch(sink, dims, lane_axes, batch),
     )
-    return split_lanes_from_batch(out, dims)
+    return split_lanes_from_batch(out, dims, batch)
 
 
 def attend_decode(
@@ -174,7 +171,7 @@ def attend_decode(
         mask=mask,
         sink=sink,
     )
-    out = split_lanes_from_batch(out.flatten(1, 2), dims).unsqueeze(lane_axes)
+    out = split_lanes_from_batch(out.flatten(1, 2), dims, users).unsqueeze(lane_axes)
     if skipped is None:
         return out
     return out.masked_fill(skipped.unsqueeze(lane_axes)[..., None, None], 0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 
 import torch
 from torch import Tensor as Lanes
@@ -22,7 +23,8 @@ TILE = 32
 
 def to_row(values: Lanes, lane_axes: int, rank: int) -> Lanes:
     """Per-column parameters ([W], [1, 1, 1, W] or [1, 1, W/32, 32]) as a row that broadcasts over a local rank."""
-    return values.reshape(*values.shape[:lane_axes], *[1] * (rank - 1), -1)
+    lanes, local = values.shape[:lane_axes], values.shape[lane_axes:]
+    return values.reshape(*lanes, *[1] * (rank - 1), prod(local))
 
 
 def is_shared(values: Lanes | None, lane_axes: int) -> bool:

@@ -18,11 +18,8 @@ from ttmesh.chip.cells import Cell
 from ttmesh.chip.formats.storage import finish, lane_dtype
 from ttmesh.chip.numerics.packer import pack_lanes
 from ttmesh.mesh.queue.command_queue import Body
-from ttmesh.tensor.calls.meta_functions import defer_compiler
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
-
-defer_compiler()
 
 Lane = Callable[..., Any]
 Arguments = dict[str, Any]
