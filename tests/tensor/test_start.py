@@ -26,7 +26,7 @@ y = ttnn.transformer.scaled_dot_product_attention(y, y, y, is_causal=True)
 tokens = ttnn.from_torch(torch.zeros(1, 32, dtype=torch.int32), device=mesh, dtype=ttnn.uint32)
 ttnn.embedding(tokens, ttnn.to_layout(ttnn.reshape(x, (32, 32)), ttnn.ROW_MAJOR_LAYOUT))
 ttnn.close_mesh_device(mesh)
-print(sorted(name for name in set(sys.modules) - before if name in ("torch._dynamo", "torch._inductor", "sympy")))
+print(sorted(name for name in set(sys.modules) - before if name in ("torch._dynamo", "torch._inductor")))
 """
 
 

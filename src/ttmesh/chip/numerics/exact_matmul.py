@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from types import ModuleType
 
 import torch
@@ -56,7 +57,9 @@ def is_shared(b: torch.Tensor) -> bool:
 
 def batch_shape(a: torch.Tensor, b: torch.Tensor) -> torch.Size:
     """The dims before the matrices, broadcast."""
-    return torch.Size(torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]))  # type: ignore[no-untyped-call]
+    # torch.broadcast_shapes would do, but imports a library for symbols at its first call.
+    extents = zip_longest(reversed(a.shape[:-2]), reversed(b.shape[:-2]), fillvalue=1)
+    return torch.Size(tuple(n if m == 1 else m for m, n in extents)[::-1])
 
 
 def three_dims(values: torch.Tensor, batch: torch.Size) -> torch.Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import prod
 
 import torch
 from torch import Tensor as Lanes
@@ -23,8 +22,7 @@ TILE = 32
 
 def to_row(values: Lanes, lane_axes: int, rank: int) -> Lanes:
     """Per-column parameters ([W], [1, 1, 1, W] or [1, 1, W/32, 32]) as a row that broadcasts over a local rank."""
-    lanes, local = values.shape[:lane_axes], values.shape[lane_axes:]
-    return values.reshape(*lanes, *[1] * (rank - 1), prod(local))
+    return values.reshape(*values.shape[:lane_axes], *[1] * (rank - 1), -1)
 
 
 def is_shared(values: Lanes | None, lane_axes: int) -> bool:

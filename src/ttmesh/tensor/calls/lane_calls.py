@@ -18,8 +18,11 @@ from ttmesh.chip.cells import Cell
 from ttmesh.chip.formats.storage import finish, lane_dtype
 from ttmesh.chip.numerics.packer import pack_lanes
 from ttmesh.mesh.queue.command_queue import Body
+from ttmesh.tensor.calls.meta_functions import defer_compiler
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
+
+defer_compiler()
 
 Lane = Callable[..., Any]
 Arguments = dict[str, Any]
@@ -42,8 +45,7 @@ def infer(
     """Local shapes and torch dtypes of the results, and the form in which they are returned.
 
     They come from one run on tensors without elements, whose first lane axis is empty. Where that is refused, or the
-    function makes its own tensors, from one on meta: torch's meta kernels are written in Python and import its compiler,
-    which takes a second.
+    function makes its own tensors, from one on meta, where torch runs Python code and imports a library for symbols.
     """
     if not any(isinstance(value, torch.Tensor) for value in static.values()):
         with contextlib.suppress(Exception), _NoElements():  # whatever is wrong is raised by the run on meta
