@@ -91,6 +91,13 @@ class OpFunction(Gate):
         self.operation = operation
         self._run = run
         check_known(name)
+        # Plain attributes, because every call reads them, and few operations have any.
+        self.runtime_places: tuple[int, ...] = ()
+        self.runtime_names: frozenset[str] = frozenset()
+        if operation is not None and operation.runtime:
+            places = enumerate(self._overloads[0].signature.parameters)
+            self.runtime_places = tuple(i for i, name in places if names.get(name, name) in operation.runtime)
+            self.runtime_names = frozenset(n for n in self._parameters if names.get(n, n) in operation.runtime)
 
     # What follows from the signature is worked out at the first call: a program calls few of a thousand operations.
 
@@ -107,17 +114,6 @@ class OpFunction(Gate):
         )
 
     @cached_property
-    def runtime_places(self) -> tuple[int, ...]:  # type: ignore[override]
-        """The places of arguments of which the key holds the type alone."""
-        first = self._overloads[0].signature.parameters
-        return tuple(i for i, parameter in enumerate(first) if self._is_runtime(parameter))
-
-    @cached_property
-    def runtime_names(self) -> frozenset[str]:  # type: ignore[override]
-        """The keywords of arguments of which the key holds the type alone."""
-        return frozenset(filter(self._is_runtime, self._parameters))
-
-    @cached_property
     def _parameters(self) -> frozenset[str]:
         return frozenset(parameter for overload in self._overloads for parameter in overload.signature.parameters)
 
@@ -132,9 +128,6 @@ class OpFunction(Gate):
     @property
     def _on_sub_device(self) -> bool:
         return "subdevice_id" in self._parameters
-
-    def _is_runtime(self, parameter: str) -> bool:
-        return self.operation is not None and self._names.get(parameter, parameter) in self.operation.runtime
 
     @property
     def __signature__(self) -> inspect.Signature:

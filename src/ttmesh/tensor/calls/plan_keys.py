@@ -38,14 +38,12 @@ def add_to_key(value: Any, key: list[Any], tensors: list[Tensor]) -> bool:
         key.append(value.kind)
         tensors.append(value)
     elif kind in ATOMS:
-        key.append(kind)
-        key.append(value)
+        key += (kind, value)
     elif kind is float:
         key.append(kind)
         key.append(value if value > 0 or value < 0 else float_key(value))
     elif kind in SEQUENCES:
-        key.append(kind)
-        key.append(len(value))
+        key += (kind, len(value))
         for item in value:
             if type(item) is int:
                 key.append(item)
