@@ -22,6 +22,8 @@ mesh = ttnn.open_mesh_device(ttnn.MeshShape(1, 2))
 step(mesh)
 """
 FOREIGN = "import ttmesh.ttnn, json\njson.loads('nonsense')\n"
+LAUNCHER = "import sys; from ttmesh.cli import main; sys.exit(main())"  # what the installed command holds
+STARTS = {"python": (), "module": ("-m", "ttmesh", "run"), "command": ("-c", LAUNCHER, "run")}
 
 
 def run_program(tmp_path: Path, text: str, *words: str, **variables: str) -> str:
@@ -34,7 +36,7 @@ def run_program(tmp_path: Path, text: str, *words: str, **variables: str) -> str
     return done.stderr
 
 
-@pytest.mark.parametrize("words", [(), ("-m", "ttmesh", "run")], ids=["python", "ttmesh run"])
+@pytest.mark.parametrize("words", STARTS.values(), ids=STARTS)
 def test_a_traceback_ends_at_the_users_line(tmp_path: Path, words: tuple[str, ...]) -> None:
     text = run_program(tmp_path, PROGRAM, *words)
 
@@ -53,8 +55,19 @@ def test_all_frames_are_shown_on_request(tmp_path: Path) -> None:
     assert "shows them" not in text
 
 
-def test_errors_of_others_keep_their_frames(tmp_path: Path) -> None:
-    text = run_program(tmp_path, FOREIGN)
+@pytest.mark.parametrize("words", STARTS.values(), ids=STARTS)
+def test_errors_of_others_keep_their_frames(tmp_path: Path, words: tuple[str, ...]) -> None:
+    text = run_program(tmp_path, FOREIGN, *words)
 
+    assert "program.py" in text
     assert "decoder.py" in text
-    assert "shows them" not in text
+    assert ("shows them" in text) is bool(words)
+
+
+def test_a_program_that_runs_another_keeps_the_lines_of_both(tmp_path: Path) -> None:
+    (tmp_path / "inner.py").write_text("import no_such_module\n")
+    outer = f"import runpy\nimport ttnn\nrunpy.run_path({str(tmp_path / 'inner.py')!r})\n"
+
+    lines = [line for line in run_program(tmp_path, outer, *STARTS["command"]).splitlines() if "File " in line]
+
+    assert ["program.py" in lines[0], "inner.py" in lines[1]] == [True, True]

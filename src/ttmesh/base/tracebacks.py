@@ -83,12 +83,17 @@ def _is_ours(traceback: TracebackType) -> bool:
 def _choose(frames: list[TracebackType]) -> list[TracebackType]:
     """Frames up to the user's last one, without ours before it; all of them where the error is not ours."""
     own = [i for i, frame in enumerate(frames) if _is_ours(frame)]
-    users = [i for i, frame in enumerate(frames) if not _is_ours(frame)]
-    if not own or not users:
+    if not own or len(own) == len(frames):
         return frames
-    after = [i for i in own if i > 0 and not _is_ours(frames[i - 1])]  # where the user's code calls ttmesh
+    files = [frame.tb_frame.f_code.co_filename for frame in frames]
+    programs = [
+        i + 1 for i in own if files[i] in RUNPY and files[i + 1 : i + 2] != [files[i]]
+    ]  # where runpy starts one
+    begin = next((i for i in programs if any(file.startswith(PACKAGE) for file in files[:i])), 0)  # past `ttmesh run`
+    program = max(programs, default=0)
+    after = [i for i in own if i > program and not _is_ours(frames[i - 1])]  # where the user's code calls ttmesh
     end = after[-1] if after else len(frames)
-    kept = [frame for frame in frames[:end] if not _is_ours(frame)]
+    kept = [frame for frame in frames[begin:end] if not _is_ours(frame)]
     return kept or frames
 
 
