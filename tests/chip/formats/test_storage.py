@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ttmesh.base.dtypes import (
     DataType,
@@ -193,3 +194,35 @@ def test_meta_values_stay_meta(dtype: DataType) -> None:
     values = torch.empty(2, 3, device="meta")
 
     assert to_lane(values, dtype).dtype == finish(values, dtype).dtype == lane_dtype(dtype)
+
+
+class NewStorages(TorchDispatchMode):
+    """Counts results that do not share storage with an argument."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        held = [a.untyped_storage().data_ptr() for a in args if isinstance(a, torch.Tensor)]
+        self.count += result.untyped_storage().data_ptr() not in held
+        return result
+
+
+@pytest.mark.parametrize(
+    ("user", "dtype"),
+    [
+        *((user, uint32) for user in (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32)),
+        *((user, uint16) for user in (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16)),
+        (torch.float32, uint32),
+    ],
+)
+def test_unsigned_values_are_copied_once(user: torch.dtype, dtype: DataType) -> None:
+    values = torch.tensor([3, 77, 127]).to(user)
+
+    with NewStorages() as storages:
+        lanes = to_lane(values, dtype)
+
+    assert storages.count == 1
+    assert (lanes.tolist(), values.tolist()) == ([3, 77, 127], [3, 77, 127])

@@ -153,16 +153,21 @@ def _to_bfloat16(values: torch.Tensor) -> torch.Tensor:
 
 
 def _to_integers(values: torch.Tensor, dtype: DataType) -> torch.Tensor:
-    lane = lane_dtype(dtype)
-    if values.dtype == lane and dtype not in _MASKS:
+    """Integers in the lanes' dtype, in one new tensor where torch can."""
+    lane, given = lane_dtype(dtype), values.dtype
+    if given == lane and dtype not in _MASKS:
         return values
-    if values.dtype.is_floating_point:
+    if given in (torch.uint8, torch.bool, torch_dtype(dtype)):
+        return values.to(lane)
+    if given.is_floating_point:
         values = _truncate(values, dtype)
-    elif values.dtype in (torch.uint16, torch.uint32, torch.uint64):
+    elif given in (torch.uint16, torch.uint32, torch.uint64):
         values = values.to(torch.int64)  # torch masks and narrows only signed types
-    if dtype in _MASKS and values.dtype not in (torch.uint8, torch.bool):
-        values = values.to(torch.int64).bitwise_and(_MASKS[dtype])
-    return values.to(lane)
+    values_in_lane = values.to(lane)  # keeps the low bits
+    if dtype not in _MASKS:
+        return values_in_lane
+    mask = _MASKS[dtype]
+    return values_in_lane.bitwise_and(mask) if given == lane else values_in_lane.bitwise_and_(mask)
 
 
 def _truncate(values: torch.Tensor, dtype: DataType) -> torch.Tensor:
