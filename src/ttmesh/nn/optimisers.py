@@ -26,7 +26,10 @@ _tick = define_local_op("optimiser_step", _count_step, keep_specs(0), outputs=("
 
 
 def _read_number(values: torch.Tensor) -> float:
-    """The value that all lanes share, as torch's fused optimiser steps take numbers, not tensors."""
+    """The value that all lanes share, as torch's fused optimiser steps take numbers, not tensors.
+
+    Not of a GPU, where the host would wait for it: a CUDA graph cannot hold that.
+    """
     assert values.numel() == 1, "step count and learning rate are replicated"
     return 1.0 if values.is_meta else float(values)
 
@@ -47,7 +50,10 @@ def _sgd_lane(
     if momentum:
         velocity = torch.add(direction, velocity, alpha=momentum)
         direction = velocity
-    updated = torch.sub(master, direction, alpha=_read_number(lr))
+    if lr.is_cuda:
+        updated = torch.addcmul(master, direction, lr.reshape(()), value=-1)
+    else:
+        updated = torch.sub(master, direction, alpha=_read_number(lr))
     return updated, updated, velocity
 
 
@@ -65,12 +71,16 @@ def _adamw_lane(
     decay: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """One step of AdamW, as in torch.optim.AdamW; `step` counts from 1."""
-    rate, count = _read_number(lr), _read_number(step)
+    rate, count = (_read_number(x) if not x.is_cuda else x.double().reshape(()) for x in (lr, step))
     gradient = grad.float()
     mean = torch.lerp(mean, gradient, 1 - beta1)
     square = torch.addcmul(square * beta2, gradient, gradient, value=1 - beta2)
     unbiased = square.sqrt().div_((1 - beta2**count) ** 0.5).add_(epsilon)
-    updated = torch.addcdiv(master * (1 - rate * decay), mean, unbiased, value=-rate / (1 - beta1**count))
+    kept, factor = master * (1 - rate * decay), -rate / (1 - beta1**count)
+    if isinstance(factor, torch.Tensor):
+        updated = torch.addcmul(kept, mean / unbiased, factor.float())
+    else:
+        updated = torch.addcdiv(kept, mean, unbiased, value=factor)
     return updated, updated, mean, square
 
 

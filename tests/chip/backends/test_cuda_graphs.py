@@ -6,7 +6,10 @@ import pytest
 import torch
 
 import ttmesh.ttnn as ttnn
+from ttmesh.base import settings
 from ttmesh.chip.backends import cuda_graphs
+from ttmesh.nn.optimisers import SGD, AdamW, Optimiser
+from ttmesh.nn.parameters import Parameter, ParameterSet
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 
@@ -169,3 +172,89 @@ def test_what_cannot_be_captured_still_runs(mesh, launches) -> None:
     for _ in range(4):
         ttnn.execute_trace(mesh, trace, cq_id=0, blocking=True)
         assert set(read(mesh, result).unique().tolist()) <= {0.0, 2.0}
+
+
+def test_a_capture_that_fails_leaves_the_thread_and_the_memory_as_they_were() -> None:
+    x = torch.ones(1 << 20, device="cuda")
+    stream = torch.cuda.current_stream()
+    torch.cuda.empty_cache()
+    reserved = torch.cuda.memory_reserved()
+
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match="captur"), cuda_graphs.capture_graph(torch.cuda.CUDAGraph()):
+            (x * 2.0).sum().item()
+
+    assert torch.cuda.current_stream() == stream
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() <= reserved
+    torch.rand(4, device="cuda")  # torch's own generator is not in a capture any more
+
+
+def test_work_of_other_threads_is_ordered_with_what_the_program_reads_after_a_failed_capture(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TTMESH_BACKEND", "cuda")
+    with pytest.raises(RuntimeError, match="captur"), cuda_graphs.capture_graph(torch.cuda.CUDAGraph()):
+        torch.ones(1, device="cuda").item()
+
+    settings.override("TTMESH_SCHEDULE", "async")
+    mesh = ttnn.open_mesh_device(ttnn.MeshShape(1, 4))
+    try:
+        for step in range(50):
+            values = torch.full((4, 512, 512), float(step))
+            y = upload(mesh, values)
+            for _ in range(4):
+                y = ttnn.add(y, 1.0)
+            assert torch.equal(read(mesh, y), values + 4)
+    finally:
+        settings.override("TTMESH_SCHEDULE", None)
+        ttnn.close_mesh_device(mesh)
+
+
+def test_decode_attention_and_its_cache_are_one_launch(mesh, launches) -> None:
+    users, length, width = 4, 64, 32
+    caches = [upload(mesh, torch.randn(4 * users, 1, length, width)) for _ in range(2)]
+    q, k = upload(mesh, torch.randn(4, users, 8, width)), upload(mesh, torch.randn(4, users, 1, width))
+    host_positions = lambda n: ttnn.from_torch(torch.tensor([n, 0, -1, n + 9]), dtype=ttnn.int32)  # noqa: E731
+    where = ttnn.to_device(host_positions(0), mesh)
+
+    def run() -> ttnn.Tensor:
+        for cache in caches:
+            ttnn.experimental.paged_update_cache(cache, k, update_idxs_tensor=where)
+        return ttnn.transformer.scaled_dot_product_attention_decode(q, *caches, cur_pos_tensor=where)
+
+    trace, result = capture(mesh, run)
+    for step in range(6):
+        ttnn.copy_host_to_device_tensor(host_positions(step), where)
+        ttnn.execute_trace(mesh, trace, cq_id=0, blocking=True)
+        assert torch.equal(read(mesh, result), read(mesh, run()))
+        for cache in caches:
+            held, new = read(mesh, cache).reshape(4, users, length, width), read(mesh, k)[:, :, 0]
+            assert torch.equal(held[:, 0, step], new[:, 0])
+            assert torch.equal(held[:, 3, step + 9], new[:, 3])
+    assert len(launches) >= 3
+
+
+@pytest.mark.parametrize("kind", [SGD, AdamW])
+def test_an_optimisers_step_is_one_launch(mesh, launches, kind: type[Optimiser]) -> None:
+    weights, gradient = torch.randn(32, 32), torch.randn(32, 32)
+    own = torch.nn.Parameter(weights.clone())
+    options = {"momentum": 0.9, "weight_decay": 0.1} if kind is SGD else {"weight_decay": 0.1}
+    theirs = getattr(torch.optim, kind.__name__)([own], 0.1, **options)
+    parameters = ParameterSet({"w": Parameter(weights, mesh, dtype=ttnn.float32)})
+    optimiser = kind(parameters, 0.1, **options)
+    grad = ttnn.from_torch(gradient, dtype=ttnn.float32, layout=ttnn.TILE_LAYOUT, device=mesh)
+
+    def run() -> None:
+        parameters["w"].accumulate(grad)
+        optimiser.step()
+        parameters.zero_grad()
+
+    trace, _ = capture(mesh, run)
+    for _ in range(6):
+        ttnn.execute_trace(mesh, trace, cq_id=0, blocking=True)
+    for _ in range(7):
+        own.grad = gradient.clone()
+        theirs.step()
+    assert torch.allclose(parameters["w"].to_torch(), own.detach(), rtol=1e-5, atol=1e-6)
+    assert len(launches) >= 3

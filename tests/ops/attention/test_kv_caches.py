@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import ttmesh.ttnn as ttnn
+from ttmesh.ops.attention.paged_cache_update import write_rows, write_rows_without_waiting
 
 
 @pytest.fixture
@@ -146,3 +147,24 @@ def test_rotary_tables_may_be_shorter_than_the_sequence(mesh: Any) -> None:
 
     assert whole.shape == values.shape
     assert torch.equal(whole[..., :64, :], rotate(64))
+
+
+def test_rows_written_without_a_count_are_those_written_with_one() -> None:
+    draw = torch.Generator().manual_seed(0)
+    for users in (1, 5):
+        for _ in range(30):
+            cache = torch.randn(2, 3, 4, 2, 8, 16, generator=draw)
+            block, row = (torch.randint(-1, n, (2, 3, users), generator=draw) for n in (4, 8))
+            block, row = (
+                block[..., :1].expand_as(block),
+                row.clamp(max=2),
+            )  # several write to one row: the last one stays
+            values = torch.randn(2, 3, users, 2, 16, generator=draw)
+            mask = torch.rand(2, 3, users, generator=draw) < 0.5
+            block, row = (torch.where(mask, x, 99) for x in (block, row))  # what is not written may be anywhere
+            expected = cache.clone()
+
+            write_rows(expected, block, row, values, mask, 2)
+            write_rows_without_waiting(cache, block, row, values, mask)
+
+            assert torch.equal(cache, expected)

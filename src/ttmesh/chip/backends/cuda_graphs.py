@@ -9,9 +9,10 @@ What cannot be captured (random numbers with a generator, reading a value back, 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -179,7 +180,7 @@ class TraceReplay:
         addresses = {key: self._address(key) for key in self._taken}
         sticky = self._guard.make_sticky(uses)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with capture_graph(graph):
             self._run_steps()
             sticky.widen(self._guard.take_uses())
         self._graph, self._sticky = graph, sticky
@@ -203,7 +204,7 @@ class TraceReplay:
         held = [(cell, cell.values, cell.format, cell.raw) for cell in self._cells.values()]
         self._guard.check()
         try:
-            with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):
+            with capture_graph(torch.cuda.CUDAGraph()):
                 self._run_steps()
         except (
             Exception
@@ -261,6 +262,37 @@ class TraceReplay:
             cell.values, cell.format, cell.raw = tensor, form, None
         if self._sticky is not None:
             self._guard.add_sticky(self._sticky)
+
+
+@contextlib.contextmanager
+def capture_graph(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
+    """Capture what runs inside; whether that fails or not, the thread and the allocator are then as they were.
+
+    After a capture that CUDA made invalid, torch leaves the thread on the capture's stream: what it enqueues from then on
+    is not ordered with the work of other threads. It also goes on to count the capture's memory as in use, and its own
+    random generator stays in the capture until one ends well.
+    """
+    pool = torch.cuda.graph_pool_handle()
+    capture = torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local")
+    with torch.cuda.stream(torch.cuda.current_stream()):  # its end restores the stream in any case
+        capture.__enter__()
+        failure: BaseException | None = None
+        try:
+            yield
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            try:
+                capture.__exit__(None, None, None)
+            except RuntimeError:
+                device = torch.cuda.current_device()
+                torch._C._cuda_endAllocateToPool(device, pool)  # type: ignore[attr-defined]
+                torch._C._cuda_releasePool(device, pool)  # type: ignore[attr-defined]
+                with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):
+                    torch.zeros(1, device="cuda")
+                if failure is None:  # else that one says why
+                    raise
 
 
 def _count_tensor_holders(tensor: torch.Tensor) -> tuple[int, int]:

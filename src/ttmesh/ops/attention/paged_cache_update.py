@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Sequence
 
@@ -32,9 +33,37 @@ def write_rows(cache: Lanes, block: Lanes, row: Lanes, values: Lanes, mask: Lane
     count = block.shape[-1]
     block, row, mask = (x.expand(*dims, count) for x in (block, row, mask))
     values = values.expand(*dims, *values.shape[lane_axes:])
+    if cache.is_cuda:
+        write_rows_without_waiting(cache, block, row, values, mask)
+        return
     selected = mask.nonzero(as_tuple=True)
     index: tuple[Lanes | slice, ...] = (*selected[:-1], block[selected], slice(None), row[selected])
     cache[index] = values[selected]
+
+
+def write_rows_without_waiting(cache: Lanes, block: Lanes, row: Lanes, values: Lanes, mask: Lanes) -> None:
+    """The same without a count of the rows, for which the host would wait: a CUDA graph cannot hold that.
+
+    A row that is not written repeats the lane's last one that is, else what the cache holds at its beginning.
+    """
+    dims, count = mask.shape[:-1], mask.shape[-1]
+    numbers = torch.arange(count, device=cache.device)
+    last = torch.where(mask, numbers, -1).amax(-1, keepdim=True)
+    writes = last >= 0
+    source = torch.where(mask, numbers, last.clamp(min=0))
+    block, row = (torch.where(writes, x.gather(-1, source), 0) for x in (block, row))
+    lanes = [
+        torch.arange(n, device=cache.device).reshape(-1, *[1] * (len(dims) - i)) for i, n in enumerate(dims)
+    ]  # the last dim is that of the rows
+    index: tuple[Lanes | slice, ...] = (*lanes, block, slice(None), row)
+    chosen = torch.take_along_dim(values, source[..., None, None], len(dims))
+    cache[index] = torch.where(writes[..., None, None], chosen, cache[index])
+
+
+@functools.lru_cache(256)
+def make_positions(positions: tuple[int, ...], device: torch.device) -> Lanes:
+    """Positions on a device; kept, because a CUDA graph cannot hold their copy from the host. Never change them."""
+    return torch.tensor(positions, device=device)
 
 
 def to_signed_positions(stored: Lanes) -> Lanes:
@@ -155,7 +184,7 @@ def _write_tokens(
     if update_idxs_tensor is not None:
         positions = to_signed_positions(update_idxs_tensor.flatten(lane_axes)[..., :users])
     else:
-        positions = torch.tensor(list(update_idxs), device=cache.device).reshape(*[1] * lane_axes, -1)[..., :users]
+        positions = make_positions(tuple(update_idxs), cache.device).reshape(*[1] * lane_axes, -1)[..., :users]
     valid = positions >= 0
     valid = valid if lane_mask is None else valid & lane_mask
     if cache_position_modulo is not None:

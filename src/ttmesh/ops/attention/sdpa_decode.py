@@ -12,6 +12,7 @@ from ttmesh.base.dtypes import DataType
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.chip.formats.tiles import tile_bytes
 from ttmesh.ops.attention.attention_scores import attend_decode, gather_pages, make_additive_mask
+from ttmesh.ops.attention.paged_cache_update import make_positions
 from ttmesh.ops.attention.sdpa_prefill import BFLOAT16_TILE, TILE, attention_spec, check_geometry, view_paged
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.configs.program_configs import PagedCacheGeometryOverride
@@ -102,7 +103,7 @@ def attend_cached(
     keys = k.shape[-2] if table is None else k.shape[-2] * table.shape[-1]
     if modulo is not None:
         keys = min(keys, modulo)  # the ring buffer has no more slots
-    elif positions is not None and not positions.is_meta:
+    elif positions is not None and positions.is_cpu:  # a GPU would make the host wait, which no CUDA graph can hold
         keys = min(keys, int(positions.max()) + 1) or 1  # keys after every user's position have no weight
     if table is None:
         k, v = k[..., :keys, :], v[..., :keys, :]
@@ -122,9 +123,7 @@ def attend_cached(
             visible = visible & (slots > position - window)
         skipped = positions < 0
         allowed = visible | skipped[..., None]
-        if allowed.is_meta or not bool(
-            allowed.all()
-        ):  # without a mask torch is faster; users at the last position need none
+        if not allowed.is_cpu or not bool(allowed.all()):  # without a mask torch is faster, at the last position
             masks.append(make_additive_mask(allowed)[..., None, :])
     if mask is not None:
         masks.append(mask.squeeze(lane_axes + 1)[..., :keys].float())
@@ -142,7 +141,7 @@ def find_user_positions(cur_pos: Sequence[int], cur_pos_tensor: Lanes | None, q:
         return torch.where(stored > 0x7FFFFFFF, stored - 0x100000000, stored)
     if not cur_pos:
         return None
-    return torch.tensor(list(cur_pos), device=q.device).reshape(*[1] * lane_axes, -1)
+    return make_positions(tuple(cur_pos), q.device).reshape(*[1] * lane_axes, -1)
 
 
 @op(
