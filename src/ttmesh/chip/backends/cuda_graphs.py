@@ -276,12 +276,10 @@ def capture_graph(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
     capture = torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local")
     with torch.cuda.stream(torch.cuda.current_stream()):  # its end restores the stream in any case
         capture.__enter__()
-        failure: BaseException | None = None
+        whole = False
         try:
             yield
-        except BaseException as error:
-            failure = error
-            raise
+            whole = True
         finally:
             try:
                 capture.__exit__(None, None, None)
@@ -291,7 +289,7 @@ def capture_graph(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
                 torch._C._cuda_releasePool(device, pool)  # type: ignore[attr-defined]
                 with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):
                     torch.zeros(1, device="cuda")
-                if failure is None:  # else that one says why
+                if whole:  # else what was raised inside says why
                     raise
 
 
