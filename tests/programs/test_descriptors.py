@@ -221,3 +221,56 @@ def test_runtime_args_are_written_by_core() -> None:
 def test_tensors_that_are_not_sharded_hold_no_circular_buffer(mesh: ttnn.MeshDevice) -> None:
     with pytest.raises(RuntimeError, match="Tensor must be sharded to automatically create a CBDescriptor"):
         ttnn.cb_descriptor_from_sharded_tensor(0, tiles(mesh, torch.zeros(32, 32).bfloat16()))
+
+
+def describe(**changed: Any) -> ttnn.ProgramDescriptor:
+    """A program with a kernel, a circular buffer and a semaphore, one of whose options is another one."""
+    kernel = {
+        "kernel_source": reader, "core_ranges": ONE, "compile_time_args": [1, 2],
+        "runtime_args": [(ttnn.CoreCoord(0, 0), [1, 2])], "common_runtime_args": [5],
+        "config": ttnn.ReaderConfigDescriptor(),
+    }  # fmt: skip
+    cb = {"total_size": TILE_BYTES, "core_ranges": ONE}
+    format_ = {"buffer_index": 0, "data_format": ttnn.bfloat16, "page_size": TILE_BYTES}
+    semaphore = {"id": 0, "core_ranges": ONE, "initial_value": 0}
+    for options, name in ((kernel, "kernel"), (cb, "cb"), (format_, "format"), (semaphore, "semaphore")):
+        options.update(changed.pop(name, {}))
+    return ttnn.ProgramDescriptor(
+        kernels=[ttnn.KernelDescriptor(**kernel)],
+        cbs=[ttnn.CBDescriptor(**cb, format_descriptors=[ttnn.CBFormatDescriptor(**format_)])],
+        semaphores=[ttnn.SemaphoreDescriptor(**semaphore)],
+        **changed,
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "same"),
+    [
+        ({}, True),
+        ({"kernel": {"runtime_args": [(ttnn.CoreCoord(0, 0), [1, 9, 9])]}}, True),
+        ({"kernel": {"common_runtime_args": [6]}}, True),
+        ({"semaphore": {"id": 1}}, True),
+        ({"kernel": {"kernel_source": hand_over}}, False),
+        ({"kernel": {"compile_time_args": [1, 3]}}, False),
+        ({"kernel": {"named_compile_time_args": [("a", 3)]}}, False),
+        ({"kernel": {"defines": [("A", "1")]}}, False),
+        ({"kernel": {"runtime_args": []}}, False),
+        ({"kernel": {"common_runtime_args": [5, 6]}}, False),
+        ({"kernel": {"config": ttnn.WriterConfigDescriptor()}}, False),
+        ({"kernel": {"core_ranges": FOUR}}, False),
+        ({"cb": {"total_size": 2 * TILE_BYTES}}, False),
+        ({"cb": {"core_ranges": FOUR}}, False),
+        ({"format": {"buffer_index": 1}}, False),
+        ({"format": {"page_size": 1024}}, False),
+        ({"format": {"data_format": ttnn.float32}}, False),
+        ({"semaphore": {"initial_value": 3}}, False),
+        ({"semaphore": {"core_ranges": FOUR}}, False),
+        ({"custom_program_hash": 42}, False),
+    ],
+)
+def test_the_hash_of_a_program_counts_its_structure_alone(changed: dict[str, Any], same: bool) -> None:
+    hashed = ttnn.compute_program_descriptor_hash(describe(**changed))
+
+    assert (hashed == ttnn.compute_program_descriptor_hash(describe())) is same
+    assert 0 <= hashed < 1 << 64
+    assert changed != {"custom_program_hash": 42} or hashed == 42

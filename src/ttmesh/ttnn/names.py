@@ -147,6 +147,7 @@ _MODULES = {
     "ttmesh.ops.generic_op": ("TensorAccessorArgs cb_descriptor_from_sharded_tensor"),
     "ttmesh.programs.program": "DataMovementProcessor",
     "ttmesh.programs.runtime_args": "RuntimeArgs",
+    "ttmesh.programs.descriptor_hash": "compute_program_descriptor_hash",
     "ttmesh.programs.descriptors": (
         "UnpackToDestMode "
         "NOC_MODE CoreType TileDescriptor FaceGeometry CBFormatDescriptor CBDescriptor ReaderConfigDescriptor "
