@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from ttmesh.base.errors import NotEmulatedError
+from ttmesh.base.ttnn_config import CONFIG
 from ttmesh.tensor.calls.gate import Gate
 from ttmesh.tensor.observer import Watcher, observer
 
@@ -50,7 +51,12 @@ def register_post_operation_hook(hook: PostHook) -> AbstractContextManager[None]
 
 
 def enable_tracing() -> None:
-    """TT-NN's graph tracer (not device traces) is not emulated."""
+    """TT-NN's graph tracer (not device traces): refused in fast runtime mode as there, and not emulated in slow mode."""
+    if CONFIG.enable_fast_runtime_mode:
+        raise ValueError(
+            "Tracing is not supported in fast runtime mode. ttmesh does not emulate ttnn.tracer in slow mode either; "
+            "use operation hooks instead."
+        )
     raise NotEmulatedError(
         "ttnn.tracer is not emulated",
         expected="programs that do not draw their graph",
