@@ -14,7 +14,7 @@ SOURCE = ROOT / "src" / "ttmesh"
 PAGES = [
     *(
         str(page.relative_to(ROOT))
-        for folder in ("docs", "docs/guides")
+        for folder in ("docs", "docs/guides", "docs/decisions")
         for page in sorted((ROOT / folder).glob("*.md"))
     ),
     "README.md",
