@@ -14,6 +14,7 @@ import torch
 
 import ttmesh
 import ttmesh.ttnn as ttnn
+from ttmesh.base.records import Allocated, Freed
 from ttmesh.dryrun.host_tensors import MissingValueError
 from ttmesh.dryrun.memory_log import MemoryLog
 from ttmesh.dryrun.run_report import make_report
@@ -86,6 +87,18 @@ def test_dry_and_real_agree_on_memory_programs_and_links() -> None:
     assert dry.report.to_json() == real.to_json()
     assert real.program_runs > 0
     assert real.links
+
+
+def test_holders_are_listed_oldest_first_whatever_the_numbers_of_their_buffers() -> None:
+    for first in range(1, 64):  # sets of numbers have another order for some of these
+        log = MemoryLog()
+        for number in range(first, first + 8):
+            log._hear(Allocated(1, number, (0,), "DRAM", 1024 * number, 1024, 1024, 12, 1024, "matmul", 0, ""))
+        log._hear(Freed(1, first + 3))
+
+        assert [use.address for use in log.holders_at(9, 0, "DRAM")] == [
+            1024 * n for n in range(first, first + 8) if n != first + 3
+        ]
 
 
 def test_a_program_that_fits_says_what_it_holds(tmp_path: Path) -> None:

@@ -167,11 +167,13 @@ class MemoryLog(Watcher):
 
     def holders_at(self, event: int, chip: int, memory: str) -> list[Use]:
         """The buffers of one chip after so many events."""
-        held: set[int] = set()
+        held: dict[int, Use] = {}  # oldest first, whatever the numbers of buffers are
         for buffer_id, change, _ in self.events[:event]:
-            (held.add if change > 0 else held.discard)(buffer_id)
-        uses = (self.uses[buffer_id] for buffer_id in held)
-        return [use for use in uses if use.memory == memory and chip in use.chips]
+            if change > 0:
+                held[buffer_id] = self.uses[buffer_id]
+            else:
+                held.pop(buffer_id, None)
+        return [use for use in held.values() if use.memory == memory and chip in use.chips]
 
     def history(self, chip: int, memory: str) -> list[tuple[int, int]]:
         """How many bytes a chip held after each operation that changed it."""
