@@ -62,7 +62,7 @@ class _NoElements(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if func in WARNS_WITHOUT_ELEMENTS:
-            raise NotImplementedError
+            raise ValueError("torch warns of this function where there are no elements")
         return func(*args, **(kwargs or {}))
 
 
