@@ -108,8 +108,10 @@ class RankStream:
                         self._wait_for(self._raise_trouble, requested=True)
                     self._advance(self._wait_for)
                 with self._changed:
-                    self._handed_over = False
-                    if self._closing and not self.busy():
+                    self._handed_over = (
+                        self.busy()
+                    )  # something new began after the last one ended: nobody else polls it
+                    if self._closing and not self._handed_over:
                         break
                 self._nudge()
         except Exception as error:  # raised again by the command that waits for the stream

@@ -141,6 +141,8 @@ class Outgoing(RankStream):
                     self._changed.wait_for(lambda: not self._flights[0].offered)
                 continue
             with self._changed:
+                if flight.running:
+                    continue  # `put` was starting its sends; the memory they read must stay until they end
                 self._flights.popleft()
                 if not self._flights:
                     self._link.mark_idle()

@@ -115,7 +115,7 @@ def _make_replay_command(mesh_device: MeshDevice, trace: Trace, segment: TraceSe
         return Command(name, replay, segment.cells, segment.cells, programs=segment.programs)
     return Command(
         f"{name}, {first.name}", replay, segment.cells, segment.cells, programs=segment.programs, ready=first.ready,
-        waits_for=first.waits_for, remote=first.remote,
+        waits_for=first.waits_for, remote=first.remote, offers=first.offers,
     )  # fmt: skip
 
 
