@@ -9,6 +9,7 @@ import platform
 
 import torch
 
+from ttmesh.chip.backends import idle_threads
 from ttmesh.chip.backends.backend_protocol import Backend
 
 # Below this a second thread hardly helps, and another busy process makes 14 µs milliseconds (1 MiB adds, two cores).
@@ -29,8 +30,9 @@ class CpuBackend(Backend):
         self._all_threads = torch.get_num_threads()
 
     def start(self) -> None:
-        """Keep large blocks in the heap: a fresh mapping costs 6-9x the memcpy that fills it."""
+        """Keep large blocks in the heap (a fresh mapping costs 6-9x the memcpy that fills it); watch the processors."""
         _keep_large_blocks()
+        idle_threads.watch_processors()
 
     def release(self) -> None:
         """Hand the heap's free pages back."""

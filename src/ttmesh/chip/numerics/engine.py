@@ -16,7 +16,7 @@ import torch
 
 from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, float32
 from ttmesh.chip.formats.storage import finish
-from ttmesh.chip.numerics import engine_sums, exact_matmul, realistic_matmul
+from ttmesh.chip.numerics import engine_sums, exact_matmul, ideal_matmul, realistic_matmul
 from ttmesh.chip.numerics.engine_config import EngineConfig
 from ttmesh.chip.numerics.fpu_elementwise import add_elements, multiply_elements
 from ttmesh.chip.numerics.packer import pack_block_floats, to_bfloat16
@@ -82,7 +82,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, k_block: int | None = None) -> t
     """
     engine = engine_for(a, b)
     if engine is None:
-        return torch.matmul(a, b) if a.dtype == b.dtype else torch.matmul(a.float(), b.float())
+        return ideal_matmul.matmul(a, b) if a.dtype == b.dtype else torch.matmul(a.float(), b.float())
     return engine_matmul(engine, a, b, k_block=k_block)
 
 

@@ -7,7 +7,7 @@ from math import prod
 
 import torch
 
-from ttmesh.chip.numerics import engine
+from ttmesh.chip.numerics import engine, ideal_matmul
 
 # Below this many multiplications oneDNN's call costs more than it saves over MKL (benchmarks of both on 2 cores).
 LARGE = 1 << 22
@@ -32,7 +32,10 @@ def matmul_lanes(a: torch.Tensor, b: torch.Tensor, lane_axes: int) -> torch.Tens
         b = b.unsqueeze(-1)
     a, b = equalize_pair(a, b, lane_axes)
     chip = engine.engine_for(a, b)
-    result = _multiply_batches(*_to_common_float(a, b)) if chip is None else engine.engine_matmul(chip, a, b)
+    if chip is None:
+        result = ideal_matmul.matmul(*_to_common_float(a, b), gemm=_multiply_batches)
+    else:
+        result = engine.engine_matmul(chip, a, b)
     if drop_column:
         result = result.squeeze(-1)
     return result.squeeze(-1 if drop_column else -2) if drop_row else result

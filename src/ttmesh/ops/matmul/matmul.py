@@ -11,7 +11,7 @@ from ttmesh.base import numerics_mode
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import require
 from ttmesh.chip.formats.tiles import Tile
-from ttmesh.chip.numerics import engine
+from ttmesh.chip.numerics import engine, ideal_matmul
 from ttmesh.ops.catalogue.definition import composite, op
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.configs.activations import Activation, apply, function_of
@@ -35,8 +35,6 @@ from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
 from ttmesh.tensor.spec.shard_config import div_up
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
-
-FAST_BFLOAT16: bool = torch.ops.mkldnn._is_mkldnn_bf16_supported()  # whether this CPU multiplies bfloat16 itself
 
 
 def transpose_if(values: torch.Tensor, transpose: bool) -> torch.Tensor:
@@ -119,10 +117,7 @@ def _specialise_ideal(case: Case) -> Callable[..., torch.Tensor] | None:
     def compute(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         if is_bfloat16 and b.numel() == size_of_one_matrix:
             left, right = transpose_if(a, transpose_a), transpose_if(b.view(height_b, width_b), transpose_b)
-            if a.device.type == "cpu" and not FAST_BFLOAT16:  # torch's own loop is a hundred times slower than float32
-                result = torch.matmul(left.float(), right.float()).to(a.dtype)
-            else:
-                result = torch.matmul(left, right)
+            result = ideal_matmul.matmul(left, right)
         else:
             result = matmul_lanes(transpose_if(a, transpose_a), transpose_if(b, transpose_b), axes)
         if bias is not None:

@@ -73,10 +73,16 @@ def parallel() -> int | None:
 
 
 @functools.cache
-def _gomp_parallel() -> int | None:
-    """Looked up among the libraries that torch's depend on; LLVM's OpenMP has the entry too."""
-    found = Path(torch.__file__).with_name("lib") / "libtorch_cpu.so"
+def openmp() -> ctypes.CDLL | None:
+    """The libraries that torch's depend on, the OpenMP among them."""
     try:
-        return ctypes.cast(ctypes.CDLL(str(found)).GOMP_parallel, ctypes.c_void_p).value
-    except (OSError, AttributeError):
+        return ctypes.CDLL(str(Path(torch.__file__).with_name("lib") / "libtorch_cpu.so"))
+    except OSError:
         return None
+
+
+@functools.cache
+def _gomp_parallel() -> int | None:
+    """Looked up in torch's OpenMP; LLVM's has the entry too."""
+    function = getattr(openmp(), "GOMP_parallel", None)
+    return None if function is None else ctypes.cast(function, ctypes.c_void_p).value
