@@ -51,11 +51,9 @@ check: $(STAMP)  ## format, lint, types, architecture, smoke
 	@$(PY) -m mypy
 	@$(PY) -m pytest tests/test_architecture.py tests/test_smoke.py
 
-bench: $(STAMP)  ## every benchmark, printed beside its peers, with the default numerics and ideally
+bench: $(STAMP)  ## every benchmark beside its peers and limits: one table, JSON and a picture in artefacts/bench; ONLY='ops busy' for some
 	@$(PY) -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[bench]'
-	@set -e; for file in $(filter-out %/compare.py %/gpu.py %/gpu_models.py,$(wildcard benchmarks/*.py)); do \
-	  case $$file in */ops.py|*/models.py|*/training.py|*/collectives.py) modes="ideal realistic";; *) modes=realistic;; esac; \
-	  for mode in $$modes; do echo "== $$file, numerics $$mode"; TTMESH_NUMERICS=$$mode $(PY) $$file; done; done
+	@$(PY) benchmarks/table.py $(if $(ONLY),--only $(ONLY))
 
 bench-compare: $(STAMP)  ## two checkouts or revisions, alternating: make bench-compare A=HEAD~1 B=.
 	@$(PY) -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[bench]'

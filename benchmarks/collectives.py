@@ -20,6 +20,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from bench_rows import BenchRow, note
+
 N = 8
 SIZES = (1 << 10, 1 << 20, 1 << 24)  # bytes per device
 DTYPES = ("float32", "bfloat16")
@@ -240,6 +242,12 @@ def table(results: dict[str, Figures | None]) -> list[str]:
                 shown = f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB"
                 if lead < 1:
                     missed.append(f"{operation} {shown} {dtype}: a peer is ahead")
+                note(
+                    BenchRow(
+                        f"{operation} {shown} {dtype}", "µs", own, {name: found[at] for name, found in peers.items()},
+                        peer_aim=1.0,
+                    )
+                )  # fmt: skip
                 copied = mine.get(key(f"{operation} copied", size, dtype))
                 print(
                     f"{operation:15}{shown:>7} {dtype:8}{own:10.1f}"
@@ -251,6 +259,8 @@ def table(results: dict[str, Figures | None]) -> list[str]:
             operation, size, dtype = at.rsplit(" ", 2)
             line = f"{operation}, {int(size) >> 20} MiB {dtype}: {ratio:.2f}x the time to read the inputs once"
             print(line)
+            shown = f"{operation}, {int(size) >> 20} MiB {dtype}"
+            note(BenchRow(shown, "x", ratio, limit=1.0, limit_name="reading once", limit_aim=READ_BAR))
             if ratio > READ_BAR:
                 missed.append(f"{line}, more than {READ_BAR}")
     return missed

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 
 import torch
+from bench_rows import BenchRow, note
 
 from ttmesh.fabric.messaging import engines
 
@@ -60,6 +61,8 @@ def measure() -> None:
         print("| size | bare all_reduce µs | through the protocol µs | ratio | one message µs | GB/s |")
         print("|--:|--:|--:|--:|--:|--:|")
         for size, plain, ours, pair in rows:
+            row = f"all_reduce of {size >> 10} KiB through the protocol, {w.name}"
+            note(BenchRow(row, "µs", ours, limit=plain, limit_name="bare engine"))
             print(
                 f"| {size >> 10} KiB | {plain:.1f} | {ours:.1f} | {ours / plain:.2f} | {pair / 2:.1f} "
                 f"| {size / (pair / 2) / 1e3:.2f} |"

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 
 import torch
+from bench_rows import BenchRow, note
 
 from ttmesh.base import settings
 from ttmesh.base.dtypes import Layout, bfloat4_b, bfloat8_b
@@ -76,6 +77,8 @@ def print_formats(size: int, rounds: int) -> None:
         print(f"  {'':30s}{'kernels ms':>11s}{'x memcpy':>10s}{'torch ms':>10s}{'x memcpy':>10s}")
         for name in names:
             on_ms, off_ms = best[name], best[f"torch {name}"]
+            row = f"{name} of {str(dtype).removeprefix('torch.')}"
+            note(BenchRow(row, "ms", on_ms, {"torch": off_ms}, copy, "memcpy", peer_aim=1.0))
             print(f"  {name:30s}{on_ms:11.2f}{on_ms / copy:10.2f}{off_ms:10.2f}{off_ms / copy:10.2f}")
 
 
@@ -96,6 +99,8 @@ def print_sums(rounds: int) -> None:
                 rounds,
             )
             us = [best[name] * 1e3 for name in ("kernel", "torch chain", "torch.sum", "read")]
+            row = f"sum of 8 lanes, {size_bytes >> 10} KiB {str(dtype).removeprefix('torch.')}"
+            note(BenchRow(row, "µs", us[0], {"chain of adds": us[1], "torch.sum": us[2]}, us[3], "read", peer_aim=1.0))
             print(f"  {size_bytes:12d} {dtype!s:15s}{us[0]:10.1f}{us[1]:15.1f}{us[2]:11.1f}{us[3]:10.1f}")
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 
 import torch
+from bench_rows import BenchRow, note
 
 import ttmesh
 import ttmesh.ttnn as ttnn
@@ -68,6 +69,8 @@ def main() -> None:
     for row, (name, call) in enumerate(calls(mesh).items(), 1):
         entered = frames(call)
         print(f"{row}  {name:45} {len(entered):4} frames, at most {LIMITS[name]}")
+        limit = float(LIMITS[name])
+        note(BenchRow(name, "frames", len(entered), limit=limit, limit_name="promised", limit_aim=1.0))
         for code in entered if str(row) in shown else ():
             print(f"      {code.co_filename.removeprefix(HOME + '/')}:{code.co_firstlineno} {code.co_name}")
     ttnn.close_mesh_device(mesh)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 
 import torch
+from bench_rows import BenchRow, note
 
 from ttmesh.base.dtypes import Arch, MathFidelity
 from ttmesh.chip.numerics import exact_matmul, realistic_matmul
@@ -17,6 +18,7 @@ from ttmesh.chip.numerics.engine_config import EngineConfig
 
 FIDELITIES = [MathFidelity.LoFi, MathFidelity.HiFi2, MathFidelity.HiFi3, MathFidelity.HiFi4]
 DECODE_ROWS = 32
+LARGE_AIM, HIFI3_AIM, DECODE_AIM = 1.5, 2.4, 2.0  # of an ideal matmul's time
 Work = Callable[[], object]
 
 
@@ -91,6 +93,9 @@ def report(rows: int, size: int, device: str, seconds: Callable[[list[Work], int
             costs = seconds([ideal, lambda c=config: realistic_matmul.matmul(a, b, c)], repeats)
             figures = f"{exact * 1e3:9.2f} {products / exact:9.2f} {costs[1] * 1e3:13.3f} {costs[1] / costs[0]:8.2f}"
             print(f"{fidelity.name:8} {name:24} {figures}", flush=True)
+            aim = DECODE_AIM if rows == DECODE_ROWS else HIFI3_AIM if fidelity is MathFidelity.HiFi3 else LARGE_AIM
+            row = f"realistic {rows}x{size}x{size} {fidelity.name}, {name}"
+            note(BenchRow(row, "ms", costs[1] * 1e3, limit=costs[0] * 1e3, limit_name="ideal", limit_aim=aim))
     print(f"ideal: {costs[0] * 1e3:.3f} ms, {products / costs[0]:.1f} G MAC/s\n")
 
 

@@ -14,6 +14,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import torch
+from bench_rows import BenchRow, note
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from rich.console import Console
 from rich.markup import escape
@@ -141,7 +142,8 @@ def tiny_ops() -> None:
         "JAX, 8 devices, eager": lambda: jnp.add(a, a).block_until_ready(),
     }
     peer = Table("tiny add (32x32 bfloat16 per chip)", "µs", title="Dispatch in JAX")
-    for name, cost in best_us(peers, 200).items():
+    dispatch = best_us(peers, 200)
+    for name, cost in dispatch.items():
         peer.add_row(name, f"{cost:.1f}")
     console.print(peer)
     costs = {rows * columns: measured(rows, columns) for rows, columns in SHAPES}
@@ -150,10 +152,16 @@ def tiny_ops() -> None:
     for chips in costs:
         table.add_column(f"{chips} chips", justify="right", no_wrap=True)
     table.add_column("own at 8", justify="right", no_wrap=True)
+    most = max(costs)
     for name in costs[8]:
         cells = [f"{ours:.1f} ({bare:.1f})" for ours, bare in (of[name] for of in costs.values())]
         ours, bare = costs[8][name]
         table.add_row(escape(name), *cells, f"{ours - bare:.1f}")
+        peers_us = dispatch if name in ("add(a, b)", "a + b") else {}
+        aim = 1.0 if peers_us else None
+        note(BenchRow(f"{name}, 8 chips", "µs", ours, peers_us, bare, "torch on the same lanes", peer_aim=aim))
+        flat = costs[1][name][0]
+        note(BenchRow(f"{name}, {most} chips", "µs", costs[most][name][0], limit=flat, limit_name="on 1 chip"))
     console.print(table)
     add = costs[8]["add(a, b)"][0]
     console.print(
@@ -201,6 +209,7 @@ def work(dtype: ttnn.DataType, jax_dtype: jnp.dtype) -> None:
 def _row(table: Table, name: str, ours: Call, theirs: Call) -> None:
     costs = best_us({"ttmesh": ours, "JAX": theirs}, 3)
     table.add_row(name, f"{costs['ttmesh']:.0f}", f"{costs['JAX']:.0f}", f"{costs['ttmesh'] / costs['JAX']:.2f}")
+    note(BenchRow(f"{name}, {table.title}", "µs", costs["ttmesh"], {"JAX": costs["JAX"]}, peer_aim=1.0))
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ import argparse
 import time
 
 import torch
+from bench_rows import BenchRow, note
 
 import ttmesh
 
@@ -100,9 +101,9 @@ def main() -> None:
     for turn in ("first", "second", "third"):
         begin = time.perf_counter()
         ttmesh.enqueue_mesh_workload(mesh, workload)
-        print(
-            f"{turn} launch: {time.perf_counter() - begin:.2f} s for {options.mib} MiB per chip on 8 chips x 64 cores"
-        )
+        taken = time.perf_counter() - begin
+        note(BenchRow(f"add program of {options.mib} MiB per chip, {turn} launch", "s", taken))
+        print(f"{turn} launch: {taken:.2f} s for {options.mib} MiB per chip on 8 chips x 64 cores")
     result = ttmesh.enqueue_read_mesh_buffer(buffers[2]).view(torch.bfloat16).reshape(shape)
     assert torch.equal(result, a + b)
     ttmesh.close_mesh_device(mesh)

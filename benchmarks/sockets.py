@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 
 import torch
+from bench_rows import BenchRow, note
 from ranks import best_us
 
 import ttmesh.ttnn as ttnn
@@ -54,6 +55,8 @@ def measure() -> int:
         values = torch.randn(rows, 64).bfloat16()
         times = best_us([bare(world, values), through(mesh, forth, back, values, first)], ROUNDS, world.barrier)
         if first:
+            row = f"round trip of {values.nbytes >> 10} KiB by sockets, {world.name}"
+            note(BenchRow(row, "µs", times[1], limit=times[0], limit_name="bare engine"))
             print(f"| {values.nbytes} | {times[0]:.0f} | {times[1]:.0f} |", flush=True)
     ttnn.close_device(mesh)
     return 0

@@ -21,6 +21,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from bench_rows import BenchRow, note
+
 CHIPS = 8
 SAMPLES = (16, 64, 256)  # per chip
 SIZES = (784, 512, 512, 10)
@@ -240,6 +242,11 @@ def main() -> None:
                 if abs(found[name][loss] - found["torch"][loss]) > 1e-5 * found["torch"][loss]:
                     problems.append(f"{name}: {loss} is {found[name][loss]}, torch's {found['torch'][loss]}")
         own = min(found[name][str(samples)] for name in ("ttmesh", "ttmesh traced"))
+        peers = {name: found[name][str(samples)] for name in ("jax", "ddp")}
+        most = 1.15 if samples == SAMPLES[-1] else None
+        plain = found["torch"][str(samples)]
+        row = f"training step, {samples} samples per chip"
+        note(BenchRow(row, "ms", own, peers, plain, "plain torch", peer_aim=1.0, limit_aim=most))
         problems += [f"{name} is faster at {samples}" for name in ("jax", "ddp") if found[name][str(samples)] < own]
     ratio = own / found["torch"][str(SAMPLES[-1])]
     print(f"ttmesh takes {ratio:.2f}x of the plain torch step on the same {SAMPLES[-1] * CHIPS} samples (at most 1.15)")

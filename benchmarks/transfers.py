@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 
 import torch
+from bench_rows import BenchRow, note
 
 from ttmesh.base import settings
 from ttmesh.base.dtypes import TILE_LAYOUT, bfloat8_b, bfloat16
@@ -21,8 +22,10 @@ from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.device.opening import close_mesh_device, open_mesh_device
 from ttmesh.tensor.distribution.composers import ConcatMesh2dToTensor, ConcatMeshToTensor
 from ttmesh.tensor.distribution.mappers import ReplicateTensorToMesh, ShardTensor2dMesh, ShardTensorToMesh
+from ttmesh.tensor.transfer.device_tensors import get_device_tensors
 from ttmesh.tensor.transfer.transfers import copy_host_to_device_tensor, from_torch, to_torch
 
+SMALL_US = 10.0  # what a small transfer of one tensor may cost
 Rows = dict[str, Callable[[], object]]
 
 
@@ -68,9 +71,13 @@ def small_rows(mesh: MeshDevice) -> Rows:
     def hundred(work: Callable[[], object]) -> Callable[[], object]:
         return lambda: [work() for _ in range(100)]
 
+    one = get_device_tensors(from_torch(torch.rand(32, 32), device=mesh, layout=TILE_LAYOUT))[0]
+    tile = torch.rand(32, 32)
     return {
-        "from_torch": hundred(lambda: from_torch(values, device=mesh, mesh_mapper=mapper)),
-        "to_torch": hundred(lambda: to_torch(tensor, mesh_composer=composer)),
+        "from_torch": hundred(lambda: from_torch(tile, device=mesh, layout=TILE_LAYOUT)),
+        "to_torch": hundred(lambda: to_torch(one)),
+        "from_torch with a mapper": hundred(lambda: from_torch(values, device=mesh, mesh_mapper=mapper)),
+        "to_torch with a composer": hundred(lambda: to_torch(tensor, mesh_composer=composer)),
         "copy_host_to_device_tensor": hundred(lambda: copy_host_to_device_tensor(host, tensor)),
     }
 
@@ -91,10 +98,15 @@ def main() -> None:
         wall_copy, cpu_copy = best["memcpy"]
         for name, (wall, cpu) in best.items():
             print(f"{name:28}{wall:9.2f} ms ({wall / wall_copy:.2f}x){cpu:9.2f} ms cpu ({cpu / cpu_copy:.2f}x)")
+            if name != "memcpy":
+                row = f"{name}, {chosen.mib} MiB, {mesh.get_num_devices()} chips"
+                note(BenchRow(row, "ms", wall, limit=wall_copy, limit_name="memcpy"))
         if shape == (2, 4):
             print("-- small tensors, 8 x 32 float32 over 8 devices")
             for name, (wall, cpu) in fastest_ms(small_rows(mesh), chosen.rounds).items():
                 print(f"{name:28}{wall * 10:9.2f} µs{cpu * 10:19.2f} µs cpu")
+                aim = 1.0 if name in ("from_torch", "to_torch") else None
+                note(BenchRow(f"small {name}", "µs", wall * 10, limit=SMALL_US, limit_name="promised", limit_aim=aim))
         close_mesh_device(mesh)
 
 

@@ -8,9 +8,9 @@ import textwrap
 
 import pytest
 
-from ttmesh.chip.backends.idle_threads import Usage, waits_for_processors
+from ttmesh.chip.backends.idle_threads import ProcessorUsage, waits_for_processors
 
-QUIET, START = 5, Usage(10.0, 1000)
+QUIET, START = 5, ProcessorUsage(10.0, 1000)
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ QUIET, START = 5, Usage(10.0, 1000)
     ids=["alone", "beside others", "computes nothing", "sleeps"],
 )
 def test_involuntary_switches_tell_a_busy_machine(cpu_s, switches, busy):
-    after = Usage(START.cpu_s + cpu_s, START.involuntary_switches + switches)
+    after = ProcessorUsage(START.cpu_s + cpu_s, START.involuntary_switches + switches)
 
     assert waits_for_processors(START, after) is busy
 

@@ -27,20 +27,20 @@ GIVEN = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")  # the user's own choice stays
 FIRST_SLEEP_S, LAST_SLEEP_S = 0.2, 20.0  # how long idle threads sleep before a new look, twice as long each time
 
 
-class Usage(NamedTuple):
+class ProcessorUsage(NamedTuple):
     """What the process has used: processor time, and how often it was made to wait for a processor."""
 
     cpu_s: float
     involuntary_switches: int
 
 
-def read_usage() -> Usage:
+def read_usage() -> ProcessorUsage:
     """The use of all threads so far."""
     used = resource.getrusage(resource.RUSAGE_SELF)
-    return Usage(used.ru_utime + used.ru_stime, used.ru_nivcsw)
+    return ProcessorUsage(used.ru_utime + used.ru_stime, used.ru_nivcsw)
 
 
-def waits_for_processors(before: Usage, after: Usage) -> bool:
+def waits_for_processors(before: ProcessorUsage, after: ProcessorUsage) -> bool:
     """Whether others took the processors away between two looks."""
     cpu_s = after.cpu_s - before.cpu_s
     return cpu_s >= LEAST_CPU_S and after.involuntary_switches - before.involuntary_switches > BUSY_SWITCHES * cpu_s
