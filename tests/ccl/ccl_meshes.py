@@ -26,11 +26,15 @@ SYSTEMS = {(1, 2): "t3000", (1, 8): "t3000", (2, 4): "t3000", (8, 4): "galaxy"}
 
 @contextmanager
 def opened(
-    shape: tuple[int, ...], *, config: FabricConfig = FabricConfig.FABRIC_1D, system: str | None = None
+    shape: tuple[int, ...],
+    *,
+    config: FabricConfig = FabricConfig.FABRIC_1D,
+    system: str | None = None,
+    l1_small_size: int = 0,
 ) -> Iterator[MeshDevice]:
     settings.override("TTMESH_SYSTEM", system or SYSTEMS.get(shape, "t3000"))
     set_fabric_config(config)
-    mesh = open_mesh_device(MeshShape(*shape))
+    mesh = open_mesh_device(MeshShape(*shape), l1_small_size=l1_small_size)
     try:
         yield mesh
     finally:

@@ -26,6 +26,7 @@ from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
 from ttmesh.tensor.tensor import Tensor
 
 _EXPERIMENTAL = "ttnn.experimental."
+HIDDEN = ("use_l1_small_for_semaphores",)  # callers of these forms bring the semaphores
 
 
 _GATHERED = "All shards along an axis concatenated along a dim, on every device of it."
@@ -52,7 +53,9 @@ class Form:
     def takes(self) -> list[str]:
         """TT-NN's names of the arguments that have an effect."""
         base_parameters = [
-            p for p in inspect.signature(self.base).parameters if p not in {"name", "tensor", "output", *self.fixed}
+            p
+            for p in inspect.signature(self.base).parameters
+            if p not in {"name", "tensor", "output", *HIDDEN, *self.fixed}
         ]
         return ["input_tensor", *base_parameters, *self.outputs]
 

@@ -10,6 +10,7 @@ from ttmesh.base.dtypes import Layout
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.base.geometry import MeshCoordinate
 from ttmesh.ccl.collectives.all_to_all import expand_group
+from ttmesh.ccl.collectives.collective_semaphores import program_stages
 from ttmesh.ccl.collectives.collective_stages import all_broadcast_stages
 from ttmesh.ccl.planning import plan_executor
 from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, collective, mesh_of, run
@@ -61,6 +62,7 @@ def all_broadcast(
     memory_config: MemoryConfig | None = None,
     num_links: int = 1,
     topology: Topology | None = None,
+    use_l1_small_for_semaphores: bool = False,
     mode: str | None = None,
     algorithm: str | None = None,
 ) -> list[Tensor]:
@@ -71,6 +73,7 @@ def all_broadcast(
     options = {
         "axis": cluster_axis, "memory_config": memory_config, "topology": topology, "algorithm": algorithm,
         "mode": check_common(mesh, mode, num_links, subdevice_id),
+        "use_l1_small_for_semaphores": use_l1_small_for_semaphores,
     }  # fmt: skip
     results: list[Tensor] = run("ttnn.all_broadcast", _decide_all_broadcast, [input_tensor], options)
     return results
@@ -126,6 +129,7 @@ def _decide_broadcast(request: Request) -> Decision:
         replicated_topology(request.tensor, request["axis"]),
         exchange_axes=groups.exchange_axes,
         compute_on_rank=run_across_ranks if rank_reduction else None,
+        stages=program_stages(request, "broadcast", [request.result_spec(request.tensor.shape)]),
     )
 
 
@@ -156,12 +160,12 @@ def _decide_all_broadcast(request: Request) -> Decision:
     )
 
 
-def _broadcast_stages(request: Request, n: int) -> tuple[Composition, Sequence[PlannedTensor]] | None:
+def _broadcast_stages(request: Request, n: int) -> tuple[Composition, Sequence[PlannedTensor]]:
     """Without an axis a tensor on the whole of a mesh of two axes goes along the first, then along the second."""
     shape = tuple(request.mesh.shape)
     spec = request.result_spec(request.tensor.shape)
     if request["axis"] is not None or len(shape) != 2 or min(shape) == 1 or n != shape[0] * shape[1]:
-        return None
+        return program_stages(request, "all_broadcast", [spec] * n)
     return all_broadcast_stages(request, spec, shape)
 
 

@@ -6,11 +6,13 @@ from collections.abc import Hashable, Sequence
 from math import ceil, prod
 
 from ttmesh.base.dtypes import BLOCK_FLOATS, Layout
+from ttmesh.ccl.collectives.collective_semaphores import keep_semaphores
 from ttmesh.ccl.planning.collective_call import Request
 from ttmesh.ops.stages.movement_stages import fill_padding, tile_spec
 from ttmesh.ops.stages.rows_stages import concat, slice_rows
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.calls.plan_keys import key_of
+from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.page_extents import element_bytes
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
@@ -29,24 +31,48 @@ def reduce_attributes(request: Request) -> Hashable:
     return request["axis"], request["reduction"], key_of(request["topology"]), request.tensor.kind.presence
 
 
+def gather_spec(request: Request, dim: int, shape: Sequence[int]) -> TensorSpec:
+    """The result's spec; where shards are joined in rows, TT-NN forgets the memory config that was asked for."""
+    spec = request.result_spec(shape)
+    if request.outputs or not _is_joined_in_rows(request.tensor.spec, dim, spec):
+        return spec
+    return spec.with_memory_config(MemoryConfig())
+
+
+def _is_joined_in_rows(source: TensorSpec, dim: int, spec: TensorSpec) -> bool:
+    """Whether an all_gather's shards do not fill tiles along the dim."""
+    splits_tiles = source.layout is Layout.TILE and dim - len(source.shape) >= -2 and source.shape[dim] % TILE != 0
+    return splits_tiles and source.memory_config.interleaved and spec.memory_config.interleaved
+
+
 def all_gather_stages(request: Request, dim: int, spec: TensorSpec) -> Composed:
     """One program; shards that do not fill tiles along the dim are broadcast and joined in rows."""
     c, x = Composition(), PlannedTensor(request.tensor.spec)
     from_end = dim - len(x.spec.shape)
-    splits_tiles = x.spec.layout is Layout.TILE and from_end >= -2 and x.spec.shape[dim] % TILE != 0
-    if not splits_tiles or not x.spec.memory_config.interleaved or not spec.memory_config.interleaved:
-        return c, [c.run("all_gather", spec, x, options=(dim, gather_attributes(request)))]
-    parts = _broadcast(c, x, spec.shape[dim] // x.spec.shape[dim], gather_attributes(request))
+    if not _is_joined_in_rows(x.spec, dim, spec):
+        return c, [_gather(c, request, x, dim, spec)]
+    parts = _broadcast(c, request, x, spec.shape[dim] // x.spec.shape[dim], gather_attributes(request))
     made = concat(c, parts, from_end, spec)
     for part in parts:
         c.free(part)
     return c, [c.view(made, spec)]
 
 
-def _broadcast(c: Composition, x: PlannedTensor, count: int, attributes: Hashable) -> list[PlannedTensor]:
+def _gather(c: Composition, request: Request, x: PlannedTensor, dim: int, spec: TensorSpec) -> PlannedTensor:
+    """TT-NN's own program; its semaphores are in L1_SMALL where the mesh has such a region."""
+    made = c.run("all_gather", spec, x, options=(dim, gather_attributes(request)))
+    keep_semaphores(c, request, "all_gather")
+    return made
+
+
+def _broadcast(
+    c: Composition, request: Request, x: PlannedTensor, count: int, attributes: Hashable
+) -> list[PlannedTensor]:
     """Every chip's tensor on all chips, by one program."""
     c.launch(("all_broadcast", x.spec, attributes))
-    return [c.allocate(x.spec) for _ in range(count)]
+    parts = [c.allocate(x.spec) for _ in range(count)]
+    keep_semaphores(c, request, "all_broadcast")
+    return parts
 
 
 def all_broadcast_stages(request: Request, spec: TensorSpec, lengths: Sequence[int]) -> Composed:
@@ -56,7 +82,7 @@ def all_broadcast_stages(request: Request, spec: TensorSpec, lengths: Sequence[i
     for axis, length in enumerate(lengths):
         found: list[PlannedTensor] = []
         for part in now:
-            found += _broadcast(c, part, length, (axis, gather_attributes(request)))
+            found += _broadcast(c, request, part, length, (axis, gather_attributes(request)))
             c.free(part)
         now = found
     return c, now
@@ -69,7 +95,7 @@ def reduce_scatter_stages(request: Request, dim: int, spec: TensorSpec) -> Compo
     splits_tiles = dim >= len(x.spec.shape) - 2 and spec.shape[dim] % TILE != 0
     composed = (in_rows or splits_tiles) and x.spec.dtype not in BLOCK_FLOATS
     if not composed or not x.spec.memory_config.interleaved or spec.memory_config != x.spec.memory_config:
-        return c, [reduce_scatter(c, x, dim, spec, reduce_attributes(request))]
+        return c, [reduce_scatter(c, request, x, dim, spec)]
     parts = _split_into_tiles(c, x, dim, spec)
     padded = list(spec.shape)
     for back in range(max(-2, -len(padded)), 0):
@@ -78,7 +104,7 @@ def reduce_scatter_stages(request: Request, dim: int, spec: TensorSpec) -> Compo
     whole[dim] *= len(parts)
     joined = c.run("concat", tile_spec(whole, spec.dtype, spec.memory_config), *parts, options=dim - len(whole))
     part_spec = tile_spec(padded, spec.dtype, spec.memory_config)
-    reduced = reduce_scatter(c, joined, dim, part_spec, reduce_attributes(request))
+    reduced = reduce_scatter(c, request, joined, dim, part_spec)
     ends_in_padding = tuple(padded) != tuple(spec.shape)
     made = reduced
     if in_rows or ends_in_padding:
@@ -111,12 +137,16 @@ def _split_into_tiles(c: Composition, x: PlannedTensor, dim: int, spec: TensorSp
     return tiles
 
 
-def reduce_scatter(c: Composition, x: PlannedTensor, dim: int, spec: TensorSpec, attributes: Hashable) -> PlannedTensor:
+def reduce_scatter(c: Composition, request: Request, x: PlannedTensor, dim: int, spec: TensorSpec) -> PlannedTensor:
     """TT-NN's own program, with room for what arrives from both neighbours while it runs."""
-    made = c.run("reduce_scatter", spec, x, options=(dim, attributes))
+    made = c.run("reduce_scatter", spec, x, options=(dim, reduce_attributes(request)))
+    arriving = None
     if spec.memory_config.interleaved:
         both_sides = TensorSpec((2, *x.spec.shape), spec.dtype, spec.layout, memory_config=spec.memory_config)
-        c.free(c.allocate(both_sides))
+        arriving = c.allocate(both_sides)
+    keep_semaphores(c, request, "reduce_scatter")
+    if arriving is not None:
+        c.free(arriving)
     return made
 
 
@@ -129,31 +159,42 @@ def all_reduce_stages(request: Request, n: int) -> Composed | None:
     if not spec.memory_config.interleaved or not final.memory_config.interleaved or n == 1:
         return None
     if spec.layout is Layout.ROW_MAJOR and request["axis"] is not None:
-        return c, [_sum_rows(c, PlannedTensor(spec), final, n, gather_attributes(request))]
+        return c, [_sum_rows(c, request, PlannedTensor(spec), final, n)]
     if not dims:
-        return None
+        return c, [_sum_tiles(c, request, PlannedTensor(spec), final, n)]
     shape = [*spec.shape]
     shape[dims[-1]] //= n
     part = TensorSpec(shape, final.dtype, spec.layout, memory_config=final.memory_config)
-    scattered = reduce_scatter(c, PlannedTensor(spec), dims[-1], part, reduce_attributes(request))
-    made = c.run("all_gather", final, scattered, options=(dims[-1], gather_attributes(request)))
+    scattered = reduce_scatter(c, request, PlannedTensor(spec), dims[-1], part)
+    made = _gather(c, request, scattered, dims[-1], final)
     c.free(scattered)
     return c, [made]
 
 
-def _sum_rows(c: Composition, x: PlannedTensor, final: TensorSpec, n: int, attributes: Hashable) -> PlannedTensor:
+def _sum_rows(c: Composition, request: Request, x: PlannedTensor, final: TensorSpec, n: int) -> PlannedTensor:
     """Every chip's rows on all chips, one behind the other in tiles, summed."""
-    parts, config = _broadcast(c, x, n, attributes), final.memory_config
+    parts, config = _broadcast(c, request, x, n, gather_attributes(request)), x.spec.memory_config
     stacked = TensorSpec((n, *x.spec.shape), x.spec.dtype, Layout.ROW_MAJOR, memory_config=config)
     joined = c.run("concat", stacked, *parts, options="new dim")
     for part in parts:
         c.free(part)
     tiles = c.run("tilize", tile_spec(stacked.shape, x.spec.dtype, config), joined)
-    total = c.run("moreh_sum", tile_spec(final.shape, final.dtype, config), tiles)
+    total = c.run("moreh_sum", tile_spec(final.shape, final.dtype, final.memory_config), tiles)
     made = c.run("untilize", final, total)
     for stage in (total, tiles, joined):
         c.free(stage)
     return made
+
+
+def _sum_tiles(c: Composition, request: Request, x: PlannedTensor, final: TensorSpec, n: int) -> PlannedTensor:
+    """The same of tiles; parts and their copy side by side are freed before the sum, so one allocation stands for all."""
+    c.launch(("all_broadcast", x.spec, gather_attributes(request)))
+    twice = tile_spec((2 * n, *x.spec.shape), x.spec.dtype, x.spec.memory_config)
+    parts = c.allocate(twice)
+    keep_semaphores(c, request, "all_broadcast")
+    c.launch(("concat", x.spec, n, "new dim"))
+    c.free(parts)
+    return c.run("moreh_sum", final, PlannedTensor(twice))
 
 
 def packet_spec(spec: TensorSpec) -> TensorSpec:

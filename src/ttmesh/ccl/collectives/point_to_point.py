@@ -11,6 +11,7 @@ from ttmesh.base.argument_types import name_wrong_types
 from ttmesh.base.dtypes import BLOCK_FLOATS
 from ttmesh.base.errors import MeshError
 from ttmesh.base.geometry import MeshCoordinate
+from ttmesh.ccl.collectives.collective_semaphores import keep_semaphores
 from ttmesh.ccl.collectives.collective_stages import packet_spec
 from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, collective, mesh_of, run
 from ttmesh.ccl.planning.plan_traffic import add_loads, count_host_bytes
@@ -133,5 +134,7 @@ def _stages(request: Request, spec: TensorSpec) -> tuple[Composition, Sequence[P
     arriving = c.allocate(packet_spec(spec))
     options = (request["sender"], request["receiver"], key_of(request["topology"]))
     made = c.run("point_to_point", spec, PlannedTensor(request.tensor.spec), options=options)
+    if request["sender"] != request["receiver"]:
+        keep_semaphores(c, request, "point_to_point")
     c.free(arriving)
     return c, [made]

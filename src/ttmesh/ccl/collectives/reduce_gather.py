@@ -12,7 +12,12 @@ import torch
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.base.geometry import MeshShape
 from ttmesh.base.placement import Shard
-from ttmesh.ccl.collectives.collective_stages import all_gather_stages, all_reduce_stages, reduce_scatter_stages
+from ttmesh.ccl.collectives.collective_stages import (
+    all_gather_stages,
+    all_reduce_stages,
+    gather_spec,
+    reduce_scatter_stages,
+)
 from ttmesh.ccl.planning import plan_executor
 from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, collective, mesh_of, run
 from ttmesh.ccl.planning.group_plan import (
@@ -90,6 +95,7 @@ def scatter(
     mode: str | None = None,
     algorithm: str | None = None,
     output: Tensor | None = None,
+    use_l1_small_for_semaphores: bool = False,
 ) -> Tensor:
     """Shard i of the reduction on chip i; without an axis device (r, c) gets shard r * cols + c."""
     mesh = mesh_of(name, [tensor])
@@ -98,6 +104,7 @@ def scatter(
     options = {
         "dim": dim_position, "memory_config": memory_config, "topology": topology, "algorithm": algorithm,
         "reduction": reduction_name(reduction), "mode": check_common(mesh, mode, num_links, subdevice_id),
+        "use_l1_small_for_semaphores": use_l1_small_for_semaphores,
     }  # fmt: skip
     axes: list[int | None] = (
         [cluster_axis] if (axis_list := list_axes_in_turn(mesh, cluster_axis, algorithm)) is None else [*axis_list]
@@ -281,14 +288,14 @@ def decide_all_gather(request: Request) -> Decision:
         concatenated = [_concat_group(gathered[:, receiver], n, negative_dim, reverse) for receiver in range(n)]
         return (groups.lane_groups.merge(torch.stack(concatenated, 1)),)
 
-    tensor = request.tensor
+    tensor, result = request.tensor, gather_spec(request, dim, shape)
     return Decision(
-        (request.result_spec(shape),),
+        (result,),
         run_plan if request["algorithm"] else compute,
         groups.loads(plan, size * n, up=[size] * n, down=[size * n] * n),
         replicated_topology(tensor, request["axis"]),
         exchange_axes=groups.exchange_axes,
-        stages=all_gather_stages(request, dim, request.result_spec(shape)),
+        stages=all_gather_stages(request, dim, result),
     )
 
 
@@ -351,6 +358,7 @@ def reduce_scatter(
     output_tensor: Tensor | None = None,
     num_links: int | None = None,
     topology: Topology | None = None,
+    use_l1_small_for_semaphores: bool = False,
     mode: str | None = None,
     algorithm: str | None = None,
     reduction: str = "sum",
@@ -359,7 +367,7 @@ def reduce_scatter(
     return scatter(
         "ttnn.reduce_scatter", input_tensor, dim, cluster_axis=cluster_axis, memory_config=memory_config,
         topology=topology, num_links=num_links, subdevice_id=subdevice_id, reduction=reduction, mode=mode,
-        algorithm=algorithm, output=output_tensor,
+        algorithm=algorithm, output=output_tensor, use_l1_small_for_semaphores=use_l1_small_for_semaphores,
     )  # fmt: skip
 
 

@@ -237,8 +237,8 @@ def collective(
     return decorate
 
 
-def _program_key(request: Request) -> tuple[Hashable, ...]:
-    """What tells two programs apart: a tensor's topology does not."""
+def program_key(request: Request) -> tuple[Hashable, ...]:
+    """What tells two programs of a collective apart: a tensor's topology does not."""
     tensors = [None if t is None else (t.spec, t.kind.presence) for t in (*request.tensors, *request.outputs)]
     return (request.name, *tensors, *map(key_of, request.options.values()))
 
@@ -249,7 +249,7 @@ def _make_plan(request: Request, decision: Decision) -> Plan:
     kinds = tuple(kind_of(spec, decision.topology, presence) for spec in specs)
     footprints = tuple(footprint_of(spec, mesh.heap.map) for spec in specs)
     body = _make_body(request, decision)
-    programs: tuple[Hashable, ...] = tuple((*_program_key(request), i) for i in range(decision.programs))
+    programs: tuple[Hashable, ...] = tuple((*program_key(request), i) for i in range(decision.programs))
     schedule = None
     if decision.stages is not None:
         composition, results = decision.stages

@@ -24,13 +24,14 @@ class MemorySchedule:
     """Allocations of a call in order.
 
     steps: n takes the allocation n, ~n gives it back. results: the allocation of each result. kept: the program that an
-    allocation belongs to, which keeps it as long as it is cached: only the call that compiles it takes it.
+    allocation belongs to, and which of its allocations it is: the program keeps it as long as it is cached, and only the
+    call that compiles it takes it.
     """
 
     steps: tuple[int, ...]
     rooms: tuple[Footprint, ...]
     results: tuple[int, ...]
-    kept: Mapping[int, Hashable]
+    kept: Mapping[int, tuple[Hashable, int]]
 
     @cached_property
     def result_numbers(self) -> Mapping[int, int]:
@@ -50,7 +51,7 @@ class Composition:
         self.programs: list[Hashable] = []
         self._steps: list[int] = []
         self._specs: list[TensorSpec] = []
-        self._kept: dict[int, Hashable] = {}
+        self._kept: dict[int, tuple[Hashable, int]] = {}
 
     def run(self, program: str, spec: TensorSpec, *inputs: PlannedTensor, options: Hashable = ()) -> PlannedTensor:
         """Launch a program that makes a tensor of this spec; programs of equal inputs, outputs and options are one."""
@@ -69,7 +70,8 @@ class Composition:
 
     def keep(self, spec: TensorSpec) -> None:
         """Memory that the last program takes when it is compiled, and keeps."""
-        self._kept[len(self._specs)] = self.programs[-1]
+        program = self.programs[-1]
+        self._kept[len(self._specs)] = (program, sum(holder == program for holder, _ in self._kept.values()))
         self.allocate(spec)
 
     def view(self, stage: PlannedTensor, spec: TensorSpec) -> PlannedTensor:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 
 from ttmesh.base.dtypes import BufferType
-from ttmesh.base.errors import MeshError, NotEmulatedError
+from ttmesh.base.errors import MeshError, NotEmulatedError, OutOfMemoryError
 from ttmesh.chip.cells import Room
-from ttmesh.chip.memory import MemoryMap
+from ttmesh.chip.memory import Banks, MemoryMap
 from ttmesh.mesh.allocation.heap import Buffer
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.tensor.spec.shard_layout import ShardLayout
@@ -23,11 +23,7 @@ class Footprint(Room):
         kind = spec.buffer_type
         banks = memory_map.banks[kind]
         if not banks.size:
-            raise MeshError(
-                f"this mesh has no {kind.name} region",
-                expected=f"a mesh opened with {'l1_small_size' if kind is BufferType.L1_SMALL else 'trace_region_size'}",
-                fix="Open it with that option, or use another buffer type.",
-            )
+            raise _refuse_missing_region(spec, kind, banks)
         shards = spec.shard_layout
         if shards is not None and spec.memory_config.per_core_allocation:
             raise NotEmulatedError(
@@ -48,6 +44,22 @@ class Footprint(Room):
     def allocate(self, mesh: MeshDevice, label: str) -> Buffer:
         """A buffer of this size."""
         return mesh.heap.take(self, label)
+
+
+def _refuse_missing_region(spec: TensorSpec, kind: BufferType, banks: Banks) -> MeshError:
+    """The error for a tensor in a region that the mesh was opened without."""
+    option = "l1_small_size" if kind is BufferType.L1_SMALL else "trace_region_size"
+    bank_bytes = spec.bytes_per_bank(banks.page_alignment, banks.count)
+    shards = spec.shard_layout
+    count = banks.count if shards is None else len(shards.cores)
+    return OutOfMemoryError(
+        f"Out of Memory: Not enough space to allocate {bank_bytes * count} B {kind.name} buffer across {count} banks, "
+        f"where each bank needs to store {bank_bytes} B, but bank size is 0 B (allocated: 0 B, free: 0 B, largest free "
+        f"block: 0 B). The {kind.name} region is 0 B because it is reserved at device open; set {option} large enough for "
+        "this allocation when opening the device.",
+        expected=f"a mesh opened with {option}",
+        fix="Open it with that option, or use another buffer type.",
+    )
 
 
 @lru_cache(maxsize=1024)

@@ -1,0 +1,45 @@
+"""Semaphores that a collective's device program keeps in L1 while it is cached."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from ttmesh.base.dtypes import BufferType, DataType, Layout
+from ttmesh.ccl.planning.collective_call import Request, program_key
+from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
+from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+
+COUNTS = {"all_gather": 2, "all_broadcast": 2, "broadcast": 2, "reduce_scatter": 4, "point_to_point": 1}
+OWNERS = frozenset({"ttnn.all_reduce", *(f"ttnn.{program}" for program in COUNTS)})  # others get them from the caller
+
+
+def keep_semaphores(c: Composition, request: Request, program: str) -> None:
+    """The semaphores of the last program, behind its tensors."""
+    if request.over_host or request.name not in OWNERS:
+        return
+    small = program == "all_gather" and request.mesh.heap.map.banks[BufferType.L1_SMALL].size > 0
+    if request["use_l1_small_for_semaphores"]:
+        small = True
+    spec = _semaphore_spec(request.mesh, BufferType.L1_SMALL if small else BufferType.L1)
+    for _ in range(COUNTS[program]):
+        c.keep(spec)
+
+
+def program_stages(
+    request: Request, program: str, specs: Sequence[TensorSpec]
+) -> tuple[Composition, Sequence[PlannedTensor]]:
+    """One program that makes these tensors and keeps its semaphores."""
+    c = Composition()
+    key: Hashable = (*program_key(request), 0)
+    c.launch(key)
+    made = [c.allocate(spec) for spec in specs]
+    keep_semaphores(c, request, program)
+    return c, made
+
+
+def _semaphore_spec(mesh: MeshDevice, kind: BufferType) -> TensorSpec:
+    """A number on every core."""
+    cores = mesh.heap.map.banks[kind].count
+    return TensorSpec((cores, 1), DataType.UINT32, Layout.ROW_MAJOR, memory_config=MemoryConfig(buffer_type=kind))
