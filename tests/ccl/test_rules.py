@@ -426,3 +426,32 @@ def test_the_host_converts_what_a_mapper_uploads_while_sub_devices_are_loaded() 
         assert upload() == 0
         mesh.clear_loaded_sub_device_manager()
         assert upload() == 2
+
+
+def test_a_gather_over_the_whole_mesh_keeps_the_distribution_flat() -> None:
+    with opened((2, 4), config=FabricConfig.FABRIC_2D) as mesh:
+        mapper = ttnn.ShardTensorToMesh(mesh, dim=3)
+        x = ttnn.from_torch(torch.zeros(1, 1, 32, 256), layout=ttnn.TILE_LAYOUT, device=mesh, mesh_mapper=mapper)
+
+        topology = ttnn.all_gather(x, dim=3).tensor_topology()
+
+        assert topology.distribution_shape() == MeshShape([8])
+        assert topology.placements() == [Replicate()]
+
+
+def test_a_direct_send_needs_no_fifo_for_a_page() -> None:
+    with opened((1, 2)) as mesh:
+        first, second = (mesh.create_submesh(MeshShape(1, 1), MeshCoordinate(0, i)) for i in range(2))
+        core = MeshCoreCoord(MeshCoordinate(0, 0), ttnn.CoreCoord(0, 0))
+        config = SocketConfig([SocketConnection(core, core)], SocketMemoryConfig(ttnn.BufferType.L1, 128))
+        sender, receiver = create_socket_pair(first, second, config)
+        values = torch.arange(2048.0).reshape(1, 1, 2, 1024).bfloat16()
+        source = ttnn.from_torch(values, device=first)
+        target = ttnn.from_torch(torch.zeros_like(values), device=second)
+
+        ttnn.experimental.send_direct_async(source, sender)
+        ttnn.experimental.recv_direct_async(target, receiver)
+
+        assert torch.equal(ttnn.to_torch(target), values)
+        with pytest.raises(RuntimeError, match="send_async op requires a fifo size of at least 2048 bytes, got 128"):
+            ttnn.experimental.send_async(source, sender)

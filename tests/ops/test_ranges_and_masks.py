@@ -138,3 +138,12 @@ def test_reductions_keep_shards_of_any_rank(device: ttnn.MeshDevice, keepdim: bo
 
     assert list(found.memory_config().nd_shard_spec.shard_shape) == expected
     assert torch.equal(ttnn.to_torch(found), values.amax(-2, keepdim))
+
+
+def test_of_a_mask_with_fewer_rows_than_the_scores_the_first_is_used(device: ttnn.MeshDevice) -> None:
+    x, mask = torch.rand(1, 2, 128, 64), torch.zeros(1, 1, 64, 64)
+    mask[..., 32:] = -1e4
+
+    made = ttnn.scale_mask_softmax_in_place(on(device, x), 1.0, on(device, mask), is_causal_mask=False)
+
+    assert float(ttnn.to_torch(made)[..., 32:].float().abs().max()) == 0

@@ -324,6 +324,10 @@ OWN_NAMES: dict[str, dict[str, str]] = {
             )
         },
     },
+    "_ttnn.core": {
+        name: f"ttmesh.chip.formats.tile_packing:{name}"
+        for name in ("tilize_and_pack_bfp8_b", "tilize_and_pack_bfp4_b")
+    },
     "_ttnn.tensor": {
         **{
             name: f"ttmesh.tensor.transfer.serialization:{name}"

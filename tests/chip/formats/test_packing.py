@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ttmesh.base.dtypes import DataType, Layout, bfloat4_b, bfloat8_b, bfloat16, float32, uint16
+from ttmesh.chip.formats import tile_packing
 from ttmesh.chip.formats.block_float import decode
 from ttmesh.chip.formats.kernels import block_tiles
 from ttmesh.chip.formats.packing import pack, packed_bytes, unpack
@@ -191,3 +192,16 @@ def test_block_floats_are_never_row_major() -> None:
 def test_a_wrong_byte_count_says_the_right_one() -> None:
     with pytest.raises(RuntimeError, match="expected 1088 uint8 in the last dim"):
         unpack(torch.zeros(1087, dtype=torch.uint8), (32, 32), bfloat8_b, TILED)
+
+
+@pytest.mark.parametrize("tile", [Tile(), Tile((16, 32))])
+@pytest.mark.parametrize("dtype", [bfloat8_b, bfloat4_b])
+def test_a_matrix_is_packed_on_the_host_as_a_tensor_is(dtype: DataType, tile: Tile) -> None:
+    values = torch.randn(64, 96, generator=torch.Generator().manual_seed(0))
+    call = tile_packing.tilize_and_pack_bfp8_b if dtype is bfloat8_b else tile_packing.tilize_and_pack_bfp4_b
+
+    packed = call(values.numpy(), 64, 96, tile.height, tile.width)
+
+    assert packed == bytes(pack(to_lane(values, dtype), dtype, TILED, tile))
+    with pytest.raises(RuntimeError, match=r"is not a \[64, 95\] matrix"):
+        call(values.numpy(), 64, 95, tile.height, tile.width)

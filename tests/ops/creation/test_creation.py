@@ -164,3 +164,16 @@ def test_moreh_creates_in_tiles(mesh: ttnn.MeshDevice) -> None:
     assert lanes(like)[1].unique().tolist() == [2.5]
     assert lanes(counted)[0].tolist() == [[1, 3, 5]]
     assert ttnn.moreh_arange(0, 4, 1, mesh, untilize_out=True).layout is ttnn.ROW_MAJOR_LAYOUT
+
+
+def test_sampling_after_a_seed_does_not_depend_on_whether_it_ran_before(mesh: ttnn.MeshDevice) -> None:
+    logits = ttnn.from_torch(torch.zeros(1, 1, 32, 64).bfloat16(), layout=ttnn.TILE_LAYOUT, device=mesh)
+    indices = ttnn.from_torch(torch.arange(64).expand(1, 1, 32, 64).contiguous(), dtype=ttnn.int32, device=mesh)
+    k = ttnn.from_torch(torch.full((32,), 64), dtype=ttnn.uint32, device=mesh)
+    ones = ttnn.from_torch(torch.ones(32), dtype=ttnn.bfloat16, device=mesh)
+
+    def draw() -> torch.Tensor:
+        ttnn.manual_seed(seeds=42, device=mesh)
+        return ttnn.to_torch(ttnn.get_device_tensors(ttnn.sampling(logits, indices, k=k, p=ones, temp=ones))[0])
+
+    assert torch.equal(draw(), draw())

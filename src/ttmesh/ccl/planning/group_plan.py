@@ -147,11 +147,11 @@ def scattered_topology(tensor: Tensor, dim: int, axis: int | None) -> TensorTopo
 def _with_placements(
     tensor: Tensor, axis: int | None, change: Callable[[bool, Placement], Placement]
 ) -> TensorTopology:
-    """The topology with the placements changed on an axis (or all); one placement for all chips is one for each axis."""
+    """The topology with the placements changed on an axis (or all); on an axis, one for all chips is one for each axis."""
     topology, mesh = tensor.tensor_topology(), tensor.mesh_shape
     shape, placements, coords = topology.distribution_shape(), topology.placements(), topology.mesh_coords()
     flat = shape.dims() < mesh.dims()
-    if flat and not mesh.is_line_topology() and len(coords) == mesh.mesh_size():
+    if flat and axis is not None and not mesh.is_line_topology() and len(coords) == mesh.mesh_size():
         shape, placements, coords = mesh, placements * mesh.dims(), MeshCoordinateRange(mesh).coords()
         flat = False
     changed = [change(flat or axis in (None, i), placement) for i, placement in enumerate(placements)]

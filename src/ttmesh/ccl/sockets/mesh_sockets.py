@@ -223,13 +223,14 @@ def _check_transfer(name: str, tensor: Tensor, socket: MeshSocket, end: SocketEn
             fix="Swap the sockets of the pair.",
         )
     config = socket.get_socket_config().memory_config
-    if config.fifo_size < tensor.spec.page_size_bytes:
+    goes_through_fifo = not name.endswith("direct_async")
+    if goes_through_fifo and config.fifo_size < tensor.spec.page_size_bytes:
         raise MeshError(
             f"{short_name} op requires a fifo size of at least {tensor.spec.page_size_bytes} bytes, got {config.fifo_size}",
             expected=f"at least {tensor.spec.page_size_bytes} B, for one page",
             fix="Enlarge fifo_size.",
         )
-    if name.endswith("direct_async") and config.socket_storage_type is not BufferType.L1:
+    if not goes_through_fifo and config.socket_storage_type is not BufferType.L1:
         raise MeshError(
             f"{short_name} requires an L1 socket storage type",
             expected="BufferType.L1",

@@ -156,7 +156,8 @@ def sampling(
     probability = probability.masked_fill((cumulative_before >= p.float().reshape(local)) & (position > 0), 0.0)
     cumulative = probability.cumsum(-1)
     users = values.shape[-2]
-    uniform = draw_uniform(users, seed).reshape(users, 1) if not values.is_meta else probability.new_empty((users, 1))
+    nothing_to_draw = values.is_meta or values.numel() == 0  # shapes are inferred; a draw would change the next call's
+    uniform = probability.new_empty((users, 1)) if nothing_to_draw else draw_uniform(users, seed).reshape(users, 1)
     sampled = (
         (cumulative <= uniform.to(cumulative.device) * cumulative[..., -1:])
         .sum(-1, keepdim=True)

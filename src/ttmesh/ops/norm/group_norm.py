@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -53,6 +54,14 @@ def _check(call: Call) -> None:
             f"group_norm got an input of shape {x.shape}",
             expected="[batch, 1, rows, channels]",
             fix="Reshape it to that shape.",
+        )
+    rows = prod(x.padded_shape[:-1])
+    if rows % TILE:
+        raise ShapeError(
+            f"Invalid tensor dimensions: The product of NHW dimensions ({rows}) must be divisible by the tile size "
+            f"({TILE}).",
+            expected="a multiple of 32",
+            fix="Pad the rows with ttnn.pad.",
         )
     if x.padded_shape[-2] % TILE:
         raise ShapeError(

@@ -83,7 +83,7 @@ def _scale_and_mask(
         return take_softmax(x if factor == 1.0 else x * factor, -1)  # exact in bfloat16: a power of two
     scores = x.float() * factor
     if mask is not None:
-        rows = _read_mask_rows(mask, x.shape[-1], causal, lane_axes, mask_spec).float()
+        rows = _read_mask_rows(mask, x.shape, causal, lane_axes, mask_spec).float()
         if (
             causal and rows.shape[-2] < x.shape[-2] and x.shape[-2] % rows.shape[-2] == 0
         ):  # the heads are folded into the rows
@@ -93,12 +93,13 @@ def _scale_and_mask(
     return take_softmax(scores, -1)
 
 
-def _read_mask_rows(mask: Lanes, width: int, causal: bool, lane_axes: int, spec: TensorSpec) -> Lanes:
-    """A row-major mask has rows of 32 ([.., W/32, 32]); of a tile of equal rows the first is used."""
+def _read_mask_rows(mask: Lanes, shape: Sequence[int], causal: bool, lane_axes: int, spec: TensorSpec) -> Lanes:
+    """A row-major mask has rows of 32 ([.., W/32, 32]); of a tile of rows, or fewer than the scores, the first is used."""
+    height, width = shape[-2:]
     if spec.layout is Layout.ROW_MAJOR and mask.shape[-1] != width:
         lead = mask.shape[: lane_axes + max(len(spec.shape) - 2, 0)]
         return mask.reshape(*lead, 1, -1)[..., :width]
-    return mask[..., :1, :] if mask.shape[-2] == TILE and not causal else mask
+    return mask[..., :1, :] if not causal and (mask.shape[-2] == TILE or mask.shape[-2] < height) else mask
 
 
 @op("ttnn.scale_mask_softmax", golden=goldens.scale_mask_softmax, check=_check_mask, runtime=("scale",), min_rank=1)

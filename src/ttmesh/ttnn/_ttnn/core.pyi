@@ -11,6 +11,7 @@ from ttmesh.tensor.spec.memory_config import MemoryConfig as MemoryConfig
 from ttmesh.tensor.tensor import Tensor as Tensor
 
 
+from ttmesh.chip.formats.tile_packing import tilize_and_pack_bfp4_b as tilize_and_pack_bfp4_b, tilize_and_pack_bfp8_b as tilize_and_pack_bfp8_b
 
 
 def __getattr__(name: str) -> Any: ...
