@@ -60,15 +60,30 @@ def _pad_to_tile(values: Lanes) -> Lanes:
     return F.pad(values, (0, TILE - 1))
 
 
-def _compute_stats(x: Lanes, residual: Lanes | None, *, means: bool, both: bool) -> Lanes:
+def _compute_stats(x: Lanes, residual: Lanes | None, *, shards: int | None, both: bool) -> Lanes:
     """Sums of squares and of values (for sharded inputs means, in the opposite order), each in a tile's first column."""
-    widened = x.float() if residual is None else engine.add(x.float(), residual.float())
-    squares = engine.total(engine.multiply(widened, widened), (-1,), keepdim=True)
-    sums = engine.total(widened, (-1,), keepdim=True)
-    if not both:
-        return _pad_to_tile(squares / x.shape[-1] if means else squares)
-    columns = (sums / x.shape[-1], squares / x.shape[-1]) if means else (squares, sums)
-    return torch.cat([_pad_to_tile(column) for column in columns], dim=-1)
+    widened = x.float() if residual is None else engine.keep(engine.add(x.float(), residual.float()))
+    squares = engine.multiply(widened, widened)
+    if shards is None:
+        columns = [engine.total(values, (-1,), keepdim=True) for values in (squares, widened)]
+    else:
+        columns = [_average_on_cores(values, shards) for values in (widened, squares)]
+    kept = columns if both else columns[:1] if shards is None else columns[1:]
+    return torch.cat([_pad_to_tile(column) for column in kept], dim=-1)
+
+
+def _average_on_cores(values: Lanes, shards: int) -> Lanes:
+    """The mean of each row: every core averages its own columns, then the cores' averages are averaged."""
+    if shards == 1 or values.shape[-1] % shards:
+        return engine.mean(values, (-1,), keepdim=True)
+    per_core = engine.keep(engine.mean(torch.unflatten(values, -1, (shards, -1)), (-1,)))
+    return engine.mean(per_core, (-1,), keepdim=True)
+
+
+def _count_shards(specs: Sequence[TensorSpec]) -> int | None:
+    """Over how many cores each row of a sharded input goes; None where it is interleaved."""
+    shards = specs[0].memory_config.shard_spec
+    return None if shards is None else -(-specs[0].padded_shape[-1] // shards.shape[1])
 
 
 def _read_moments(stats: Lanes, width: int, *, means: bool, both: bool) -> tuple[Lanes, Lanes]:
@@ -83,7 +98,7 @@ def _read_moments(stats: Lanes, width: int, *, means: bool, both: bool) -> tuple
 def _row_stats(
     input_tensor: Lanes, residual_input_tensor: Lanes | None, both: bool, specs: Sequence[TensorSpec]
 ) -> Lanes:
-    return _compute_stats(input_tensor, residual_input_tensor, means=_is_sharded(specs), both=both)
+    return _compute_stats(input_tensor, residual_input_tensor, shards=_count_shards(specs), both=both)
 
 
 @device_operation(
