@@ -149,3 +149,34 @@ def test_a_mesh_sees_only_what_all_of_its_chips_have_free() -> None:
 def test_regions_that_do_not_fit_are_refused(options: dict[str, int], text: str) -> None:
     with pytest.raises(MeshError, match=text):
         MemoryMap.of(load_system("t3000").chip, **options)
+
+
+@settings(deadline=None, max_examples=200, derandomize=True)
+@given(
+    blocks=st.lists(st.integers(1, 12), min_size=1, max_size=12),
+    holes=st.sets(st.integers(0, 11)),
+    temporary=st.integers(1, 12),
+    size=st.integers(1, 12),
+    end=st.integers(0, 24),
+)
+def test_a_block_beside_a_temporary_lies_where_allocating_and_freeing_it_would_put_it(
+    blocks: list[int], holes: set[int], temporary: int, size: int, end: int
+) -> None:
+    spans = FreeList(64, (sum(blocks) + end) * 32, 32)
+    addresses = [spans.allocate(block * 32, bottom_up=True) for block in blocks]
+    for hole in holes:
+        if hole < len(addresses):
+            spans.free(addresses[hole])
+    step_by_step, was = spans.copy(), spans.copy()
+    held = step_by_step.allocate(temporary * 32, bottom_up=True)
+    address = None if held is None else step_by_step.allocate(size * 32, bottom_up=True)
+
+    placed = spans.allocate_beside(temporary * 32, size * 32)
+
+    if held is None or address is None:
+        assert placed is None
+        assert (spans.blocks(), spans.used, spans.peak) == (was.blocks(), was.used, was.peak)
+    else:
+        step_by_step.free(held)
+        assert placed == (held, address)
+        assert (spans.blocks(), spans.used, spans.peak) == (step_by_step.blocks(), step_by_step.used, step_by_step.peak)

@@ -40,22 +40,18 @@ class FreeList:
         """The address of a new block at the lowest (or highest) place that fits, or None."""
         size = (size + self._mask) & ~self._mask or self.alignment
         starts, ends = self._starts, self._ends
-        i = 0 if bottom_up else len(starts) - 1
-        step = 1 if bottom_up else -1
-        while 0 <= i < len(starts):
-            start, end = starts[i], ends[i]
-            if end - start > size:
+        for i in range(len(starts)) if bottom_up else range(len(starts) - 1, -1, -1):
+            address = starts[i]
+            room = ends[i] - address
+            if room > size:
                 if bottom_up:
-                    address = start
-                    starts[i] = start + size
+                    starts[i] = address + size
                 else:
-                    address = ends[i] = end - size
+                    address = ends[i] = ends[i] - size
                 break
-            if end - start == size:
-                address = start
+            if room == size:
                 del starts[i], ends[i]
                 break
-            i += step
         else:
             return None
         self.live[address] = size
@@ -63,6 +59,44 @@ class FreeList:
         if used > self.peak:
             self.peak = used
         return address
+
+    def allocate_beside(self, temporary_size: int, size: int) -> tuple[int, int] | None:
+        """The addresses of a temporary block and of a block allocated while it lives, both at the lowest place that fits.
+
+        As allocate, allocate, free, without what the last undoes; None, and nothing is changed, where one does not fit.
+        """
+        mask = self._mask
+        before = (temporary_size + mask) & ~mask or self.alignment
+        size = (size + mask) & ~mask or self.alignment
+        starts, ends = self._starts, self._ends
+        temporary = address = place = -1
+        for i, start in enumerate(starts):
+            room = ends[i] - start
+            if temporary < 0 and room >= before:
+                temporary = start
+                if address < 0 and room >= before + size:  # both lie in this span
+                    address = start + before
+                    break
+            elif address < 0 and room >= size:
+                address, place = start, i
+            if temporary >= 0 <= address:
+                break
+        else:
+            return None
+        if place < 0:
+            if room > before + size:
+                starts.insert(i + 1, address + size)
+                ends.insert(i + 1, ends[i])
+            ends[i] = address
+        elif ends[place] - address > size:
+            starts[place] = address + size
+        else:
+            del starts[place], ends[place]
+        self.live[address] = size
+        self.used = used = self.used + size
+        if used + before > self.peak:
+            self.peak = used + before
+        return temporary, address
 
     def allocate_at(self, address: int, size: int) -> bool:
         """Take exactly this span; False when any of it is taken."""

@@ -11,6 +11,7 @@ import torch
 
 import ttmesh.ttnn as ttnn
 from ttmesh.base.dtypes import BufferType
+from ttmesh.mesh.allocation.heap import Buffer
 from ttmesh.ops.catalogue.definition import device_operation
 from ttmesh.tensor.calls.call_routes import BoundRoute, PlanRoute, ViewRoute
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
@@ -119,6 +120,30 @@ def test_temporaries_are_held_while_a_program_runs(mesh: ttnn.MeshDevice) -> Non
     most = before + 2 * size + held.bytes_per_bank(banks.page_alignment, banks.count)
     assert mesh.heap.peak_bank_bytes(BufferType.DRAM) == most
     del again
+
+
+def test_a_repeated_call_with_a_temporary_runs_out_of_memory_like_the_first(mesh: ttnn.MeshDevice) -> None:
+    heap, x = mesh.heap, on(mesh, (1, 1, 32, 32))
+    ttnn.deallocate(ttnn.sum(x, dim=-1))  # keeps its program
+
+    def fill(bank_bytes: int) -> Buffer:
+        return heap.allocate(BufferType.DRAM, bank_bytes, bank_bytes, bank_bytes, 1, "filler")
+
+    spare, texts = fill(2 * KIB), []
+    fillers = [
+        fill(size) for size in iter(lambda: heap.view(BufferType.DRAM).largest_contiguous_bytes_free_per_bank, 0)
+    ]
+    for has_room_for_the_temporary in (False, True):
+        if has_room_for_the_temporary:
+            spare.deallocate()
+        mesh.plans.clear()
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="Out of Memory") as caught:
+                ttnn.sum(x, dim=-1)
+            texts.append(str(caught.value))
+
+    assert fillers
+    assert texts[0] == texts[1] != texts[2] == texts[3]
 
 
 class Calls(Watcher):

@@ -17,6 +17,7 @@ from ttmesh.base.records import Allocated, Freed
 from ttmesh.base.signals import signals
 from ttmesh.base.tracebacks import find_call_site
 from ttmesh.chip.cells import Cell, Room
+from ttmesh.chip.free_list import FreeList
 from ttmesh.chip.memory import BOTTOM_UP, Allocator, MemoryMap, MemoryView, Space
 from ttmesh.mesh.allocation import trace_allocations
 from ttmesh.mesh.allocation.allocation_digest import Digest
@@ -28,7 +29,15 @@ LARGE = (
 )  # bytes on a chip from which the user's line is kept: finding it takes 1 µs, using such a buffer far more
 _buffer_ids = itertools.count(1)
 _new = object.__new__
-_warned = local()
+
+
+class _Warned(local):
+    """Whether this thread was warned of allocations beside traces."""
+
+    of_traces = False
+
+
+_warned = _Warned()
 
 
 def next_buffer_id() -> int:
@@ -82,7 +91,14 @@ class Heap:
         """A new buffer of `bank_bytes` in each bank; raises when no span is free on all chips."""
         return self.take(Room(kind, size_bytes, page_bytes, bank_bytes, banks), label, bottom_up)
 
-    def take(self, room: Room, label: str, bottom_up: bool | None = None, at: int | None = None) -> Buffer:
+    def take(
+        self,
+        room: Room,
+        label: str,
+        bottom_up: bool | None = None,
+        at: int | None = None,
+        temporary: Room | None = None,
+    ) -> Buffer:
         """A new buffer with this room, at the address `at` if given. Every result of every operation is allocated here.
 
         So the cell and the buffer are made without calling their classes, and a free list is called directly:
@@ -96,6 +112,8 @@ class Heap:
             lists = self._allocator.lists[kind]
             if at is not None:
                 address: int | None = at
+            elif temporary is not None:
+                address = self._allocate_beside(lists[0], room, temporary, label)
             elif len(lists) == 1:  # no submesh: the free list itself answers
                 address = lists[0].allocate(bank_bytes, bottom_up=BOTTOM_UP[kind] if bottom_up is None else bottom_up)
             else:
@@ -124,7 +142,7 @@ class Heap:
                 self.allocation_high_water = address + bank_bytes
             if self.digest is not None:
                 self.digest.add(kind, address, bank_bytes, label)
-            if self.traces_live:
+            if self.traces_live and (trace_allocations.TRACE_ALLOC_TRACKING or not _warned.of_traces):
                 self._note_beside_traces(cell)
             if signals.listening:
                 signals.emit(make_allocated_record(cell, self.mesh_id, self.chips))
@@ -135,13 +153,23 @@ class Heap:
         buffer.heap = self
         return buffer
 
+    def take_beside(self, room: Room, temporary: Room, label: str) -> Buffer:
+        """A new buffer, allocated while a temporary one of its call lives; both in DRAM."""
+        if len(self._allocator.lists[DRAM]) != 1 or self._reports_allocations():
+            held = self.take_temporary(temporary, label)
+            try:
+                return self.take(room, label)
+            finally:
+                self.free_temporary(temporary, held)
+        return self.take(room, label, temporary=temporary)
+
     def take_temporary(self, room: Room, label: str) -> Buffer | int:
         """Memory that one call takes and gives back: its address, where nobody has to hear of it.
 
         It is counted in the peak and can run out like any other. A buffer, for records and digests, takes 3 µs more.
         """
         lists = self._allocator.lists[room.buffer_type]
-        if signals.listening or self.digest is not None or self.traces_live or len(lists) != 1:
+        if len(lists) != 1 or self._reports_allocations():
             return self.take(room, label)
         self._lock.acquire()
         try:
@@ -218,6 +246,23 @@ class Heap:
             cell.clear()
         self.closed = True
 
+    def _allocate_beside(self, spans: FreeList, room: Room, temporary: Room, label: str) -> int | None:
+        """The address of a buffer in DRAM that is allocated while a temporary one lives."""
+        addresses = spans.allocate_beside(temporary.bank_bytes, room.bank_bytes)
+        if addresses is None:
+            held = spans.allocate(temporary.bank_bytes, bottom_up=True)
+            if held is None:
+                raise self._out_of_memory(temporary, label)
+            error = self._out_of_memory(room, label)
+            spans.free(held)
+            raise error
+        end = addresses[0] + temporary.bank_bytes
+        if end > self.allocation_high_water:
+            self.allocation_high_water = end
+        if end > self.deletion_high_water:
+            self.deletion_high_water = end
+        return addresses[1]
+
     def _release(self, cell: Cell) -> None:
         if self.closed:
             return
@@ -233,6 +278,14 @@ class Heap:
             self.corruptible.discard(cell.buffer_id)
         if signals.listening:
             signals.emit(Freed(self.mesh_id, cell.buffer_id))
+
+    def _reports_allocations(self) -> bool:
+        """Whether a record, a digest or a trace needs to know of every buffer, temporary ones too."""
+        return (
+            signals.listening
+            or self.digest is not None
+            or (self.traces_live > 0 and (trace_allocations.TRACE_ALLOC_TRACKING or not _warned.of_traces))
+        )
 
     def _note_beside_traces(self, cell: Cell) -> None:
         if trace_allocations.TRACE_ALLOC_TRACKING:
@@ -344,7 +397,7 @@ def make_allocated_record(cell: Cell, mesh_id: int, chips: tuple[int, ...]) -> A
 
 def _warn_of_traces() -> None:
     """TT-Metal's warning, once per thread."""
-    if not getattr(_warned, "of_traces", False):
+    if not _warned.of_traces:
         _warned.of_traces = True
         log.warning(
             "Allocating device buffers is potentially unsafe due to the existence of an active trace. These buffers may "

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from ttmesh.base.dtypes import BufferType
 from ttmesh.chip.memory import MemoryMap
 from ttmesh.tensor.distribution.allocate import Footprint, footprint_of
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -42,6 +43,15 @@ class MemorySchedule:
     def repeated_steps(self) -> tuple[int, ...]:
         """The steps of a call whose programs are compiled."""
         return tuple(step for step in self.steps if step not in self.kept)
+
+    @cached_property
+    def lone_temporary(self) -> Footprint | None:
+        """The only temporary of a repeated call, where it is in DRAM and the only result is allocated while it lives."""
+        steps, results = self.repeated_steps, self.results
+        if len(results) != 1 or len(steps) != 3 or steps[1] != results[0] or steps[2] != ~steps[0]:
+            return None
+        in_dram = all(self.rooms[step].buffer_type is BufferType.DRAM for step in steps[:2])
+        return self.rooms[steps[0]] if in_dram else None
 
 
 class Composition:

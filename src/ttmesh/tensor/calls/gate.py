@@ -48,19 +48,20 @@ class Gate:
                 key.append(kind)
             elif not add_to_key(value, key, tensors):
                 return self.call(args, kwargs)
-        for name, value in kwargs.items():
-            key.append(name)
-            kind = type(value)
-            if kind is Tensor:
-                key.append(value.kind)
-                tensors.append(value)
-            elif name in self.runtime_names:
-                key.append(kind)
-            elif kind in ATOMS:
-                key.append(kind)
-                key.append(value)
-            elif not add_to_key(value, key, tensors):
-                return self.call(args, kwargs)
+        if kwargs:
+            for name, value in kwargs.items():
+                key.append(name)
+                kind = type(value)
+                if kind is Tensor:
+                    key.append(value.kind)
+                    tensors.append(value)
+                elif name in self.runtime_names:
+                    key.append(kind)
+                elif kind in ATOMS:
+                    key.append(kind)
+                    key.append(value)
+                elif not add_to_key(value, key, tensors):
+                    return self.call(args, kwargs)
         mesh = tensors[0]._mesh if tensors else None
         if mesh is None:
             return self.call(args, kwargs)

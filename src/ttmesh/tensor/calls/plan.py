@@ -31,7 +31,7 @@ class Plan:
 
     __slots__ = (
         "body", "changing", "circular_buffer_bytes", "compute_config", "dispatch_bytes", "footprints", "generation", "kinds",
-        "make_body", "name", "plain", "program_count", "programs", "schedule", "single", "wrap",
+        "lone_temporary", "make_body", "name", "plain", "program_count", "programs", "schedule", "single", "wrap",
     )  # fmt: skip
 
     def __init__(
@@ -55,6 +55,7 @@ class Plan:
         self.wrap = wrap  # puts the results into the form that is returned
         self.single = wrap is only
         self.plain = schedule is None or schedule.repeated_steps == schedule.results  # once programs are compiled
+        self.lone_temporary = None if schedule is None else schedule.lone_temporary
         self.make_body = make_body  # from the values of the changing arguments
         self.changing = changing
         self.body = None if changing else make_body()  # where no value decides
@@ -77,6 +78,8 @@ class Plan:
         if self.single and not outputs:
             if self.schedule is None or (compiled and self.plain):
                 buffer = mesh.heap.take(self.footprints[0], self.name)
+            elif compiled and self.lone_temporary is not None:
+                buffer = mesh.heap.take_beside(self.footprints[0], self.lone_temporary, self.name)
             else:
                 buffer = self._allocate(self.schedule, mesh, (), compiled)[0]
             mesh.run_program(self.name, body, reads, (buffer._cell,), self.program_count, self.dispatch_bytes)  # type: ignore[arg-type]  # a new buffer has its cell

@@ -45,9 +45,13 @@ def add_to_key(value: Any, key: list[Any], tensors: list[Tensor]) -> bool:
     elif kind in SEQUENCES:
         key += (kind, len(value))
         for item in value:
-            if type(item) is int:
-                key.append(item)
-            elif not add_to_key(item, key, tensors):
+            if type(item) is not int:
+                break
+        else:  # a shape, or dims
+            key += value
+            return True
+        for item in value:
+            if not add_to_key(item, key, tensors):
                 return False
     elif (
         kind is slice and {type(value.start), type(value.stop), type(value.step)} <= SLICE_BOUND_TYPES
