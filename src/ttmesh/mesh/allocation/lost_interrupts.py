@@ -7,8 +7,9 @@ import contextlib
 import sys
 import threading
 import time
+from types import CodeType, FrameType
 
-AGAIN_S = 0.001  # long enough for the finalizer to be left
+PAUSE_S = 0.001  # between two looks whether the program has left the hook
 
 
 def redeliver_lost_interrupts() -> None:
@@ -22,7 +23,9 @@ def redeliver_lost_interrupts() -> None:
             previous(unraisable)
             return
         with contextlib.suppress(RuntimeError):  # the interpreter ends: there is nothing left to interrupt
-            threading.Thread(target=_interrupt, name="ttmesh-interrupt", daemon=True).start()
+            threading.Thread(
+                target=_interrupt_after, args=(hook.__code__,), name="ttmesh-interrupt", daemon=True
+            ).start()
 
     hook.redelivers_interrupts = True  # type: ignore[attr-defined]
     sys.unraisablehook = hook
@@ -32,6 +35,17 @@ def _is_ours(finalizer: object) -> bool:
     return str(getattr(finalizer, "__module__", "")).partition(".")[0] == "ttmesh"
 
 
-def _interrupt() -> None:
-    time.sleep(AGAIN_S)
+def _interrupt_after(hook: CodeType) -> None:
+    """Interrupt the program once it has left the hook: inside it, Python would only print the interrupt again."""
+    main = threading.main_thread().ident
+    while _is_running(hook, sys._current_frames().get(main or 0)):
+        time.sleep(PAUSE_S)
     _thread.interrupt_main()
+
+
+def _is_running(code: CodeType, frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code is code:
+            return True
+        frame = frame.f_back
+    return False
