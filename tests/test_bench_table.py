@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import io
 import re
-import sys
 from pathlib import Path
 
+import bench_picture
+import bench_rows
 import pytest
+import table
+from bench_rows import BenchRow
 from rich.console import Console
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-import bench_picture  # noqa: E402
-import bench_rows  # noqa: E402
-import table  # noqa: E402
-from bench_rows import BenchRow  # noqa: E402
-
 AHEAD = BenchRow("add", "µs", 5.0, {"JAX": 20.0, "gloo": 10.0}, peer_aim=1.0)
 BEHIND = BenchRow("sum", "µs", 15.0, {"JAX": 20.0, "gloo": 10.0}, peer_aim=1.0)
 ALONE = BenchRow("gather", "µs", 5.0, peer_aim=1.0)

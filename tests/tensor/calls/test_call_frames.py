@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
-from pathlib import Path
 
+import frames
 import pytest
 
 import ttmesh
 import ttmesh.ttnn as ttnn
-
-FILE = Path(__file__).parents[3] / "benchmarks" / "frames.py"
-spec = importlib.util.spec_from_file_location("frames", FILE)
-assert spec, FILE
-assert spec.loader, FILE
-frames = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(frames)
 
 
 @pytest.fixture
