@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import isnan
 from typing import Any
 
 import torch
@@ -147,7 +148,7 @@ def _to_bfloat16(values: torch.Tensor) -> torch.Tensor:
         return values
     rounded = values.to(torch.bfloat16)
     # torch's vector code writes 0xffff for a NaN, TT-NN 0x7fc0. A sum is NaN when an element is, and costs one read.
-    if values.dtype.is_floating_point and not values.is_meta and torch.isnan(values.sum()):
+    if values.dtype.is_floating_point and not values.is_meta and isnan(values.sum().item()):
         rounded = torch.where(torch.isnan(rounded), torch.nan, rounded)
     return rounded
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from contextvars import ContextVar
 from typing import Any
 
@@ -88,6 +88,7 @@ class MeshDevice(ChipView, CoreView):
         )
         self.program_cache = ProgramCache()
         self.plans = PlanTable()
+        self.upload_plans: dict[Hashable, Any] = {}  # what a repeated upload needs, by the arguments of the call
         self.residents = Residents(self._id)
         self.traffic: SystemTraffic = (
             SystemTraffic(system, None if rank_block is None else frozenset(self.local_ids()))
@@ -221,6 +222,14 @@ class MeshDevice(ChipView, CoreView):
             if self.rank_block is not None:
                 worker.queue = queue.id
             body(reads, writes)
+
+    def runs_at_once(self) -> bool:
+        """Whether a transfer would run when it is enqueued, and nobody records or times it."""
+        queues = self.queues
+        if len(queues) != 1 or self._closed or self.rank_block is not None or current_queue_id.get():
+            return False
+        queue = queues[0]
+        return not (queue.schedule.busy or signals.timing or queue.failure) and queue.recording is None
 
     def ownership(self, sub_device: int = 0) -> Ownership:
         """The record of which queue may launch on a sub-device."""

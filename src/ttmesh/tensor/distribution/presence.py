@@ -58,6 +58,10 @@ class DistributedTensor(TensorProperties):
 
     def only_shard(self) -> torch.Tensor:
         """The shard of a host tensor that has exactly one."""
+        return self.find_only_lane(self.lanes, self.rank_block)
+
+    def find_only_lane(self, lanes: torch.Tensor, block: RankBlock | None) -> torch.Tensor:
+        """The shard among these lanes of a tensor that has exactly one; never change what you get."""
         presence, shape = self.kind.presence, self.mesh_shape
         if (shape.mesh_size() if presence is None else len(presence)) != 1:
             raise MeshError(
@@ -66,7 +70,8 @@ class DistributedTensor(TensorProperties):
                 expected="mesh_composer=, for example ConcatMeshToTensor(mesh_device, dim=0)",
                 fix="Or convert each of get_device_tensors() by itself.",
             )
-        return self.lane((0,) * shape.dims() if presence is None else next(iter(presence)))
+        coord = (0,) * shape.dims() if presence is None else next(iter(presence))
+        return lane_at(lanes, coord if block is None else block.to_local(coord))
 
     def all_lanes(self) -> torch.Tensor:
         """The lanes of all ranks of a host tensor; every rank of its mesh calls it."""

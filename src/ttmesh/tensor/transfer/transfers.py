@@ -28,6 +28,7 @@ from ttmesh.tensor.spec.tensor_topology import TensorTopology
 from ttmesh.tensor.tensor import Tensor
 from ttmesh.tensor.transfer.device_conversion import upload_mapped
 from ttmesh.tensor.transfer.device_tensors import Mapper, default_composer, default_mapper
+from ttmesh.tensor.transfer.upload_plans import keep_plan, upload_again
 
 
 def from_torch(
@@ -49,6 +50,19 @@ def from_torch(
     """Torch or numpy values as a tensor, on a device if one is given; the values are copied once, now. None gives None."""
     if tensor is None:
         return None  # type: ignore[return-value]  # an absent bias stays absent; callers who pass tensors get tensors
+    is_plain = (
+        device is not None
+        and mesh_mapper is None
+        and spec is None
+        and tile is None
+        and pad_value is None
+        and cq_id is None
+        and not (col_tilize or preserve_nan_values)
+    )
+    if is_plain:
+        again = upload_again(tensor, dtype, layout, memory_config, device)
+        if again is not None:
+            return again
     refuse_plain_values("ttnn.from_torch", memory_config=memory_config, mesh_mapper=mesh_mapper, tile=tile)
     values = as_torch(tensor)
     if spec is not None:
@@ -86,7 +100,10 @@ def from_torch(
     if device is None:
         return host
     if mapper is None or preserve_nan_values or col_tilize:
-        return host.onto(device, None, cq_id)
+        uploaded = host.onto(device, None, cq_id)
+        if is_plain and mapper is None:
+            keep_plan(values, dtype, layout, memory_config, uploaded)
+        return uploaded
     return upload_mapped(host, device, values.dtype, cq_id)
 
 
@@ -105,7 +122,8 @@ def to_torch(
     cq_id: int | None = None,
 ) -> Any:
     """The values as a new torch tensor (a list of them for ListMeshToTensor); copied once."""
-    refuse_plain_values("ttnn.to_torch", mesh_composer=mesh_composer)
+    if mesh_composer is not None:
+        refuse_plain_values("ttnn.to_torch", mesh_composer=mesh_composer)
     if device is not None and tensor.device() not in (None, device):
         raise _argument_error(
             f"ttnn.to_torch: the tensor is on {tensor.device()!r}",
