@@ -11,7 +11,7 @@ SOURCES = {
     "float32": torch.randn(2, 40, 50),
     "NaN": torch.tensor([[1.0, float("nan")], [float("inf"), -0.0]]),
     "bfloat16": torch.randn(33, 64).bfloat16(),
-    "float64": torch.randn(5).double(),
+    "float16": torch.randn(5).half(),
     "int32": torch.arange(-8, 8, dtype=torch.int32).reshape(4, 4),
     "uint8": torch.arange(16, dtype=torch.uint8).reshape(4, 4),
     "strided": torch.randn(64, 32).T,
