@@ -27,7 +27,7 @@ from ttmesh.mesh.queue.plan_table import Key
 from ttmesh.ops.catalogue.elementwise_compositions import check_composition, composition_stages
 from ttmesh.ops.catalogue.engine_defaults import EngineRule, engine_rules
 from ttmesh.ops.catalogue.input_rules import check_inputs
-from ttmesh.ops.catalogue.signatures import REQUIRED, Overload, check_known, overloads
+from ttmesh.ops.catalogue.signatures import REQUIRED, Overload, check_known, list_parameters, overloads
 from ttmesh.ops.catalogue.spec_rules import like_first
 from ttmesh.tensor.calls.argument_errors import check_plain_values, check_types, explain_keyword, types_misfit
 from ttmesh.tensor.calls.argument_snapshots import snapshot_all
@@ -312,7 +312,7 @@ def device_operation(
             alias=alias,
             min_rank=min_rank,
             engine=engine or engine_rules.get(name),
-            lane_arguments=frozenset(inspect.signature(lane).parameters if takes is None else takes),
+            lane_arguments=frozenset(list_parameters(lane) if takes is None else takes),
         )
         return DeviceOperation(operation)
 
@@ -380,7 +380,7 @@ def composite(
     """
 
     def decorate(function: Callable[..., Any]) -> OpFunction:
-        taken = frozenset(inspect.signature(function).parameters)
+        taken = frozenset(list_parameters(function))
         own = taken.intersection(own_options)
         run = _select_arguments(function)
         defined = define(name, run, golden, function.__doc__, None, names, taken, direct=direct, own_options=own)
@@ -442,7 +442,7 @@ def _ignore_device_options(golden: Golden) -> Golden:
 
 def _select_arguments(function: Callable[..., Any]) -> Callable[[Arguments], Any]:
     """Wrap a function so that it can be called with all arguments and receives those that it names."""
-    names = frozenset(inspect.signature(function).parameters)
+    names = frozenset(list_parameters(function))
 
     def call(arguments: Arguments) -> Any:
         return function(**{key: value for key, value in arguments.items() if key in names})

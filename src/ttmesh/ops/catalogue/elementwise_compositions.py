@@ -27,6 +27,7 @@ class Tables(NamedTuple):
 
     steps: Mapping[Identity, tuple[str, ...]]
     refusals: Mapping[Identity, str]
+    refused_names: frozenset[str]
 
 
 @cache
@@ -42,7 +43,7 @@ def read_tables() -> Tables:
             name, count, formats, *tokens = line.split()
             for one in formats.split(","):
                 steps[f"ttnn.{name}", int(count), one] = tuple(tokens)
-    return Tables(steps, refusals)
+    return Tables(steps, refusals, frozenset(name for name, _, _ in refusals))
 
 
 def composition_stages(name: str) -> StageRule:
@@ -101,8 +102,9 @@ def _program_key(name: str, token: str, spec: TensorSpec) -> Hashable:
 
 def check_composition(name: str, check: Callable[[Call], None] | None) -> Callable[[Call], None] | None:
     """Combine an operation's check with the refusals of the programs that it is composed of."""
-    refusals = read_tables().refusals
-    if not any(refused == name for refused, _, _ in refusals):
+    tables = read_tables()
+    refusals = tables.refusals
+    if name not in tables.refused_names:
         return check
 
     def check_both(call: Call) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import inspect
+from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
-from types import MappingProxyType
+from types import FunctionType, MappingProxyType
 from typing import Final, NamedTuple
 
 from ttmesh.base.errors import MeshError, suggest_names
@@ -35,6 +36,15 @@ def names() -> tuple[str, ...]:
 def registered_names() -> tuple[str, ...]:
     """The operations that TT-NN 0.81 registers, all of which have a signature."""
     return tuple(line for line in _read_data("names.txt") if not line.startswith("#"))
+
+
+def list_parameters(function: Callable[..., object]) -> tuple[str, ...]:
+    """The names of a function's parameters; of plain functions without making a signature: there are a thousand."""
+    if type(function) is FunctionType and not {"__wrapped__", "__signature__"}.intersection(vars(function)):
+        code = function.__code__
+        stars = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+        return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + stars]
+    return tuple(inspect.signature(function).parameters)
 
 
 def signatures(name: str) -> tuple[inspect.Signature, ...]:

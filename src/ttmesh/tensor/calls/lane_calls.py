@@ -22,8 +22,6 @@ from ttmesh.tensor.calls.meta_functions import defer_compiler
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
-defer_compiler()
-
 Lane = Callable[..., Any]
 Arguments = dict[str, Any]
 Positions = dict[str, int | list[int | None]]
@@ -51,6 +49,7 @@ def infer(
         with contextlib.suppress(Exception), _NoElements():  # whatever is wrong is raised by the run on meta
             result = lane(**fill_arguments(positions, static, make_lanes(specs, (0, *[1] * (axes - 1)), "cpu")))
             return describe_results(result, axes), wrap_like(result)
+    defer_compiler()
     result = lane(**fill_arguments(positions, static, make_lanes(specs, (1,) * axes, "meta")))
     return describe_results(result, axes), wrap_like(result)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import cache
 from types import FunctionType
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 COMPILER = "torch._dynamo"
 
 
+@cache
 def defer_compiler() -> int:
     """Let torch's meta functions run without the compiler until the program loads it; how many functions there are.
 
