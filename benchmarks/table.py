@@ -1,6 +1,6 @@
 """Every benchmark, collected into one table, a JSON file and a picture: `make bench`.
 
-    python benchmarks/table.py [--only TEXT] [--out artefacts/bench]
+    python benchmarks/table.py [--only NAME ...] [--out artefacts/bench]
 
 Each benchmark runs in a process of its own, one after the other; what it prints is kept beside the table. A row has our
 figure, the best peer's, the limit (what the machine allows, or what is promised), both ratios and whether the aim is met.
@@ -38,18 +38,23 @@ BENCHMARKS = {
 
 
 def run_benchmark(name: str, mode: str, out: Path) -> list[BenchRow]:
-    """The rows of one benchmark; one that says that it broke off where it did, with its log's last line."""
-    label = f"{name}, {mode}"
+    """The rows of one benchmark, in a process of its own; what it prints is kept beside them."""
     rows, log = out / f"{name}_{mode}.rows", out / f"{name}_{mode}.log"
     rows.unlink(missing_ok=True)
     env = {**os.environ, FILE: str(rows), "TTMESH_NUMERICS": mode}
     start = time.perf_counter()
-    print(f"{label} ...", end=" ", flush=True)
+    print(f"{name}, {mode} ...", end=" ", flush=True)
     with log.open("w") as file:
         command = [sys.executable, str(HERE / f"{name}.py")]
         code = subprocess.run(command, env=env, stdout=file, stderr=subprocess.STDOUT, check=False).returncode
-    found = read_rows(rows, label)
+    found = read_group(name, mode, out)
     print(f"{len(found)} rows in {time.perf_counter() - start:.0f} s" + (f", exit status {code}" if code else ""))
+    return found
+
+
+def read_group(name: str, mode: str, out: Path) -> list[BenchRow]:
+    """The rows that a benchmark has left in a folder."""
+    found = read_rows(out / f"{name}_{mode}.rows", f"{name}, {mode}")
     if mode == "realistic" and "ideal" in BENCHMARKS[name]:  # printed beside the ideal ones, not judged
         found = [replace(row, peer_aim=None, limit_aim=None) for row in found]
     return found
@@ -95,6 +100,7 @@ def make_table(rows: Sequence[BenchRow]) -> Table:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", choices=[*BENCHMARKS, []], default=[], help="these benchmarks alone")
+    parser.add_argument("--rows", action="store_true", help="measure nothing: the rows of the last runs")
     parser.add_argument("--out", type=Path, default=HERE.parent / "artefacts" / "bench")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -102,7 +108,9 @@ def main() -> int:
     rows: list[BenchRow] = []
     for name in options.only or BENCHMARKS:
         for mode in BENCHMARKS[name]:
-            rows += run_benchmark(name, mode, options.out.resolve())
+            if not options.rows:
+                run_benchmark(name, mode, options.out.resolve())
+            rows += read_group(name, mode, options.out)
     Console(width=None if sys.stdout.isatty() else 170).print(make_table(rows))
     print(", ".join(f"{key} {value}" for key, value in machine.items()))
     found = [{**asdict(row), "met": row.is_met if row.has_aim else None} for row in rows]

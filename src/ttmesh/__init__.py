@@ -41,8 +41,9 @@ def configure(
     seed: int | None = None,
     unwritten: str | None = None,
     numerics: str | None = None,
+    minus_one_fault: bool | None = None,
 ) -> None:
-    """Choose for this process what TTMESH_* variables choose, from the next open on (`numerics` at once); None: as is."""
+    """Choose for this process what TTMESH_* variables choose, from the next open on (the last two at once); None: as is."""
     chosen = {
         "TTMESH_SYSTEM": system,
         "TTMESH_BACKEND": backend,
@@ -59,6 +60,8 @@ def configure(
             settings.override(variable, value)
     if numerics is not None:
         numerics_mode.choose(numerics)
+    if minus_one_fault is not None:
+        numerics_mode.follow_minus_one_fault(minus_one_fault)
 
 
 def load_ipython_extension(ipython: Any) -> None:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from ttmesh.base import settings
 
 VARIABLE = "TTMESH_NUMERICS"
+FAULT_VARIABLE = "TTMESH_MINUS_ONE_FAULT"
 IDEAL, REALISTIC, EXACT = "ideal", "realistic", "exact"
 MODES = (IDEAL, REALISTIC, EXACT)
 
@@ -16,6 +17,7 @@ class ModeState:
     """The current mode; it is in every call's key, so that a call keeps the mode it was made in."""
 
     mode = REALISTIC
+    minus_one_fault = True  # Wormhole's, where a mode follows every bit
 
 
 state = ModeState()
@@ -24,6 +26,7 @@ state = ModeState()
 def refresh() -> None:
     """Read the setting again: the variable counts from the next open on."""
     state.mode = settings.get_str(VARIABLE)
+    state.minus_one_fault = settings.get_bool(FAULT_VARIABLE)
 
 
 def current() -> str:
@@ -34,6 +37,12 @@ def current() -> str:
 def choose(mode: str | None) -> None:
     """Set the mode of this process; None: what the environment says."""
     settings.override(VARIABLE, mode)
+    refresh()
+
+
+def follow_minus_one_fault(follow: bool | None) -> None:
+    """Set whether `exact` follows Wormhole's wrong sums of exactly -1 unit; None: what the environment says."""
+    settings.override(FAULT_VARIABLE, follow)
     refresh()
 
 

@@ -108,6 +108,13 @@ SETTINGS: tuple[Setting, ...] = (
         one_of(["ideal", "realistic", "exact"]),
         "the arithmetic of the matrix engine's operations: float32 rounded once, close to the chip's, or the chip's bits",
     ),
+    Setting(
+        "TTMESH_MINUS_ONE_FAULT",
+        _parse_switch,
+        True,
+        "0 or 1",
+        "in numerics `exact`: Wormhole's wrong sums of exactly -1 unit in 32-bit destinations (tt-metal #38306)",
+    ),
     Setting("TTMESH_SEED", parse_integer, 0, "an integer", "seed of the adversarial schedule"),
     Setting(
         "TTMESH_UNWRITTEN",

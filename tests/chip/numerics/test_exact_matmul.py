@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ttmesh.base import numerics_mode
 from ttmesh.base import settings as options
 from ttmesh.base.dtypes import Arch, DataType, MathFidelity, bfloat4_b, bfloat8_b, bfloat16, float32
 from ttmesh.chip.formats.kernels import engine_matmul, loader
@@ -184,3 +185,16 @@ def test_whole_matmuls_have_the_same_bits_with_and_without_kernels(
 
     bits = {2: torch.int16, 4: torch.int32}[compiled.element_size()]
     assert torch.equal(compiled.view(bits), plain.view(bits))
+
+
+@pytest.mark.parametrize(("follow", "sum_"), [(True, -16.0), (False, -(2.0**-23))], ids=["on", "off"])
+def test_a_sum_of_minus_one_unit_is_wrong_on_wormhole_unless_that_is_switched_off(follow, sum_, monkeypatch):
+    monkeypatch.setattr(numerics_mode.state, "minus_one_fault", follow)
+    config = EngineConfig(
+        Arch.WORMHOLE_B0, MathFidelity.HiFi4, fp32_dest=True, a_dtype=float32, b_dtype=float32, out_dtype=float32
+    )
+    a, b = torch.zeros(32, 32), torch.zeros(32, 32)
+    a[0, [0, 8, 16]] = torch.tensor([1.0, 2.0**-12, 1.0])  # -(1 + one unit) in the register, then 1 more
+    b[[0, 8, 16], 0] = torch.tensor([-1.0, -(2.0**-11), 1.0])
+
+    assert float(exact_matmul.matmul(a, b, config)[0, 0]) == sum_

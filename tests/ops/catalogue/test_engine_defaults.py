@@ -160,3 +160,28 @@ def test_block_floats_are_packed_by_the_chip_s_packer_on_every_route(mesh: ttnn.
         moved = ttnn.to_torch(ttnn.multiply(_on(mesh, half_up), 1.0, dtype=bfloat8_b))
 
     assert moved[0, 1].item() == 1 + 2**-6
+
+
+@pytest.mark.parametrize("dim", [-1, -2])
+def test_the_variance_of_a_16_bit_destination_is_rounded_before_its_root(mesh, dim):
+    values = torch.randn(64, 64, generator=torch.Generator().manual_seed(0)).bfloat16()
+    narrow = ttnn.WormholeComputeKernelConfig(fp32_dest_acc_en=False)
+    x = ttnn.from_torch(values, layout=ttnn.TILE_LAYOUT, device=mesh)
+
+    with ttmesh.numerics("realistic"):
+        wide_std = ttnn.to_torch(ttnn.std(x, dim))
+        narrow_std = ttnn.to_torch(ttnn.std(x, dim, compute_kernel_config=narrow))
+
+    exact = values.double().var(dim)
+    assert torch.equal(wide_std, exact.float().sqrt().bfloat16())
+    assert torch.equal(narrow_std, exact.bfloat16().float().sqrt().bfloat16())
+    assert not torch.equal(wide_std, narrow_std)
+
+
+@pytest.mark.parametrize("operation", [ttnn.var, ttnn.std], ids=["var", "std"])
+def test_float32_needs_a_32_bit_destination_for_a_variance(mesh, operation):
+    x = ttnn.from_torch(torch.rand(64, 64), layout=ttnn.TILE_LAYOUT, device=mesh)
+    narrow = ttnn.WormholeComputeKernelConfig(fp32_dest_acc_en=False)
+
+    with pytest.raises(RuntimeError, match=r"ttnn.std/var with Float32 input requires fp32_dest_acc_en=true"):
+        operation(x, -1, compute_kernel_config=narrow)

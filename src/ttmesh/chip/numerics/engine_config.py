@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ttmesh.base import numerics_mode
 from ttmesh.base.dtypes import Arch, DataType, MathFidelity, bfloat16
 
 PHASES = {MathFidelity.LoFi: 1, MathFidelity.HiFi2: 2, MathFidelity.HiFi3: 3, MathFidelity.HiFi4: 4}
@@ -30,7 +31,7 @@ class EngineConfig:
     @property
     def has_minus_one_fault(self) -> bool:
         """Whether a sum of exactly -1 unit renormalises wrongly: Wormhole's 32-bit destinations (tt-metal #38306)."""
-        return self.fp32_dest and self.arch is Arch.WORMHOLE_B0
+        return self.fp32_dest and self.arch is Arch.WORMHOLE_B0 and numerics_mode.state.minus_one_fault
 
     def block_starts(self, depth: int) -> list[int]:
         """Where the blocks of K begin."""

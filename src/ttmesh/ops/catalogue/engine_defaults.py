@@ -96,7 +96,7 @@ _TRANSFORMER, _EXPERIMENTAL = "ttnn.transformer.", "ttnn.experimental."
 _PREFILL = "ttnn.experimental.deepseek_prefill."
 
 engine_rules: dict[str, EngineRule] = dict([
-    *_table(follow(hifi3_on_wormhole, wide=True), "sum global_avg_pool2d batch_norm"),
+    *_table(follow(hifi3_on_wormhole, wide=True), "sum var std global_avg_pool2d batch_norm"),
     ("ttnn.batch_norm running statistics", follow(hifi3_on_wormhole, wide=True)),
     *_table(_mean, "mean"),
     *_table(follow(HIFI4), "fast_reduce_nc hc_sum_reduce multi_scale_deformable_attn", _EXPERIMENTAL),
@@ -157,6 +157,7 @@ def _reasons(reason: str, names: str, prefix: str = "ttnn.") -> dict[str, str]:
 
 
 _VECTOR = "sums on the vector unit: as in ideal"
+_ACCUMULATOR = "a float32 accumulator on the vector unit, 32-bit destination: as in ideal"
 _WELFORD = "Welford's method on the vector unit: as in ideal"
 
 # Operations that multiply matrices or sum and are not in the table above, or not always, with the reason.
@@ -165,9 +166,9 @@ NOT_IN_TABLE: dict[str, str] = {
     **_reasons("a difference, then ttnn.sum or ttnn.mean, which follow", "mse_loss l1_loss"),
     **_reasons("follows, but float32 is averaged on the vector unit", "mean"),
     **_reasons("follows, but the sum of the weights is as in ideal", "moreh_nll_loss"),
-    **_reasons(_WELFORD, "var std var_hw std_hw normalize_hw normalize_global"),
+    **_reasons(_WELFORD, "var_hw std_hw normalize_hw normalize_global"),
     **_reasons(_WELFORD, "dit_layernorm_pre_allgather dit_layernorm_post_allgather", _EXPERIMENTAL),
-    **_reasons(_VECTOR, "cumsum moreh_cumsum moreh_cumsum_backward"),
+    **_reasons(_ACCUMULATOR, "cumsum moreh_cumsum moreh_cumsum_backward"),
     **_reasons(_VECTOR, "intimg deepseek_grouped_gate", _EXPERIMENTAL),
     **_reasons(_VECTOR, "moe_grouped_topk moe_hash_gate", _PREFILL),
     **_reasons("softmax of a few experts: as in ideal", "moe"),

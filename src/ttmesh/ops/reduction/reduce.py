@@ -105,14 +105,15 @@ def _variance(
     input_tensor: torch.Tensor, dim: Dims, keepdim: bool, scalar: float, correction: bool, lane_axes: int
 ) -> torch.Tensor:
     """Variance of the scaled values, with Bessel's correction by default."""
-    return multiply_by_scalar(_compute_variance(input_tensor, dim, keepdim, correction, lane_axes), scalar * scalar)
+    variance = engine.keep(_compute_variance(input_tensor, dim, keepdim, correction, lane_axes))
+    return multiply_by_scalar(variance, scalar * scalar)
 
 
 def _standard_deviation(
     input_tensor: torch.Tensor, dim: Dims, keepdim: bool, scalar: float, correction: bool, lane_axes: int
 ) -> torch.Tensor:
     """Standard deviation of the scaled values, with Bessel's correction by default."""
-    variance = _compute_variance(input_tensor, dim, keepdim, correction, lane_axes)
+    variance = engine.keep(_compute_variance(input_tensor, dim, keepdim, correction, lane_axes))
     if not variance.requires_grad:
         return multiply_by_scalar(variance.sqrt(), abs(scalar))
     flat = variance == 0  # the root has no gradient there; torch's std gives 0
@@ -305,6 +306,13 @@ def _check_spread(call: Call) -> None:
         f"Only FLOAT32, BFLOAT16, and BFLOAT8_B are supported for Std/Var reduction - got DataType::{spec.dtype.name}"
     )
     require_dtype(spec, {DataType.FLOAT32, DataType.BFLOAT16, DataType.BFLOAT8_B}, wrong)
+    config = call["compute_kernel_config"]
+    wrong = (
+        "ttnn.std/var with Float32 input requires fp32_dest_acc_en=true in the compute kernel config; otherwise precision "
+        "is silently lost in the unpacker format conversion."
+    )
+    fits = spec.dtype is not DataType.FLOAT32 or config is None or config.fp32_dest_acc_en
+    require(fits, wrong, "fp32_dest_acc_en=True", "Set it in compute_kernel_config, or leave the config out.")
 
 
 def _check_product(call: Call) -> None:
