@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 import ttmesh.ttnn as ttnn
 from ttmesh.base.numerics_mode import numerics
+from ttmesh.ops.norm.group_norm import _count_row_slices
 
 
 def test_large_groups_keep_their_statistics_in_a_16_bit_destination() -> None:
@@ -20,3 +22,19 @@ def test_large_groups_keep_their_statistics_in_a_16_bit_destination() -> None:
         )
 
     assert float((got.float() - expected).norm() / expected.norm()) < 0.02  # bfloat16 alone makes 0.005 of it
+
+
+@pytest.mark.parametrize(
+    ("samples", "grid", "slices"),
+    [
+        (1, ttnn.CoreGrid(y=8, x=8), 32),
+        (2, ttnn.CoreGrid(y=8, x=8), 16),
+        (1, ttnn.CoreGrid(y=2, x=4), 4),
+        (1, None, 32),
+    ],
+    ids=["one sample", "two samples share the rows of cores", "a small grid", "the grid that TT-NN chooses"],
+)
+def test_rows_are_divided_over_the_cores_that_two_columns_of_channels_leave(samples, grid, slices) -> None:
+    spec = ttnn.TensorSpec((samples, 1, 4096, 64), ttnn.bfloat16, ttnn.TILE_LAYOUT)  # 64 channels: two columns of 32
+
+    assert _count_row_slices(spec, grid, 8) == slices

@@ -15,13 +15,13 @@ from ttmesh.chip.numerics import engine
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import normalization as goldens
-from ttmesh.ops.norm.group_norm_grids import virtual_columns
+from ttmesh.ops.norm.group_norm_grids import find_dram_grid, virtual_columns
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 TILE = 32
 
-CORES = 64  # that share the rows where no grid is given
+GRID = (8, 8)  # of a Wormhole: what TT-NN chooses from where no grid is given
 
 
 def _check(call: Call) -> None:
@@ -148,14 +148,17 @@ def group_norm(
 
 
 def _count_row_slices(spec: TensorSpec, core_grid: Any, groups: int) -> int:
-    """Over how many cores the rows of a sample are divided."""
+    """Over how many cores the rows of a sample are divided; several samples share the rows of cores."""
+    samples, channels = spec.shape[0], spec.shape[-1]
     shards = spec.memory_config.shard_spec
     if shards is not None:
-        return max(1, -(-spec.physical_shape[0] // shards.shape[0]))
+        return max(1, -(-spec.physical_shape[0] // shards.shape[0]) // samples)
     if core_grid is None:
-        return CORES
-    cores: int = core_grid.x * core_grid.y
-    return max(1, cores // virtual_columns(core_grid.x, groups, spec.shape[-1]))
+        core_grid = find_dram_grid(*GRID, channels, groups, spec.physical_shape[0], samples)
+        if core_grid is None:
+            return 1
+    columns = virtual_columns(core_grid.x, groups, channels) or core_grid.x
+    return max(1, core_grid.x // columns * core_grid.y // samples)
 
 
 def _normalize_on_engine(x: Lanes, groups: int, epsilon: float, row_slices: int) -> Lanes:

@@ -184,10 +184,19 @@ def determine_expected_group_norm_dram_grid_size(
     assert num_channels % num_groups == 0, "num_groups must divide num_channels"
     assert num_channels % TILE == 0, "num_channels must be a multiple of 32"
     grid = device.compute_with_storage_grid_size()
-    return _dram_grid(grid.x, grid.y, num_channels, num_groups, input_nhw, num_batches)
+    found = find_dram_grid(grid.x, grid.y, num_channels, num_groups, input_nhw, num_batches)
+    if found is None:
+        raise MeshError(
+            f"Cannot find a valid DRAM group-norm grid for {num_channels} channels, {num_groups} groups and {input_nhw} "
+            "rows",
+            expected="sizes that divide over some grid",
+            fix="Pad the input.",
+        )
+    return found
 
 
-def _dram_grid(max_x: int, max_y: int, channels: int, groups: int, nhw: int, batches: int) -> CoreGrid:
+def find_dram_grid(max_x: int, max_y: int, channels: int, groups: int, nhw: int, batches: int) -> CoreGrid | None:
+    """The largest grid over which a group norm in DRAM divides, or None."""
     tiles = div_up(nhw, TILE)
     for strict in (True, False):  # grids whose columns divide evenly are preferred
         for x in range(max_x, 0, -1):
@@ -198,11 +207,7 @@ def _dram_grid(max_x: int, max_y: int, channels: int, groups: int, nhw: int, bat
                 rows = (x // columns) * y
                 if rows and tiles % rows == 0 and (rows % batches == 0 or rows < batches):
                     return CoreGrid(x=x, y=y)
-    raise MeshError(
-        f"Cannot find a valid DRAM group-norm grid for {channels} channels, {groups} groups and {nhw} rows",
-        expected="sizes that divide over some grid",
-        fix="Pad the input.",
-    )
+    return None
 
 
 @name_wrong_types
