@@ -157,8 +157,9 @@ def _count_row_slices(spec: TensorSpec, core_grid: Any, groups: int) -> int:
         core_grid = find_dram_grid(*GRID, channels, groups, spec.physical_shape[0], samples)
         if core_grid is None:
             return 1
-    columns = virtual_columns(core_grid.x, groups, channels) or core_grid.x
-    return max(1, core_grid.x // columns * core_grid.y // samples)
+    columns: int = virtual_columns(core_grid.x, groups, channels) or core_grid.x
+    slices: int = core_grid.x // columns * core_grid.y // samples
+    return max(1, slices)
 
 
 def _normalize_on_engine(x: Lanes, groups: int, epsilon: float, row_slices: int) -> Lanes:
