@@ -1,4 +1,4 @@
-"""Watchers of calls (hooks, tapes, graph captures, the recorder of routes) behind one flag that calls test."""
+"""Watchers of calls (hooks, tapes, graph captures, the recorder of fast paths) behind one flag that calls test."""
 
 from __future__ import annotations
 

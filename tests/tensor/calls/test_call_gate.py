@@ -1,4 +1,4 @@
-"""What every call passes: its key, the table of routes, the plan, and who watches."""
+"""What every call passes: its key, the table of fast paths, the plan, and who watches."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import ttmesh.ttnn as ttnn
 from ttmesh.base.dtypes import BufferType
 from ttmesh.mesh.allocation.heap import Buffer
 from ttmesh.ops.catalogue.definition import device_operation
-from ttmesh.tensor.calls.call_routes import BoundRoute, PlanRoute, ViewRoute
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
+from ttmesh.tensor.calls.fast_paths import BoundPath, PlanPath, ViewPath
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.calls.plan import Plan
 from ttmesh.tensor.calls.plan_keys import key_of
@@ -36,32 +36,32 @@ def on(mesh: ttnn.MeshDevice, shape: tuple[int, ...] = (1, 1, 32, 64)) -> ttnn.T
     return ttnn.from_torch(torch.rand(shape), dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=mesh)
 
 
-def route(mesh: ttnn.MeshDevice, call: Any) -> Any:
-    """The route that the second of two equal calls took."""
+def path(mesh: ttnn.MeshDevice, call: Any) -> Any:
+    """The fast path that the second of two equal calls took."""
     call()
     known = set(mesh.plans)
     call()
 
     assert set(mesh.plans) == known, "a repeated call is found"
-    return next(route for key, route in mesh.plans.items() if not isinstance(key[0], str))
+    return next(path for key, path in mesh.plans.items() if not isinstance(key[0], str))
 
 
 def test_a_program_a_view_and_a_composite_have_routes_of_their_own(mesh: ttnn.MeshDevice) -> None:
     x = on(mesh)
 
-    assert type(route(mesh, lambda: ttnn.relu(x))) is PlanRoute
+    assert type(path(mesh, lambda: ttnn.relu(x))) is PlanPath
     mesh.plans.clear()
-    assert type(route(mesh, lambda: ttnn.reshape(x, (1, 32, 64)))) is ViewRoute
+    assert type(path(mesh, lambda: ttnn.reshape(x, (1, 32, 64)))) is ViewPath
     mesh.plans.clear()
-    assert type(route(mesh, lambda: ttnn.experimental.dropout(x, probability=0.5, scale=2.0, seed=1))) is BoundRoute
+    assert type(path(mesh, lambda: ttnn.experimental.dropout(x, probability=0.5, scale=2.0, seed=1))) is BoundPath
 
 
 def test_a_collective_is_an_operation_however_it_is_called(mesh: ttnn.MeshDevice) -> None:
     x = on(mesh)
 
-    assert type(route(mesh, lambda: ttnn.all_reduce(x, cluster_axis=1))) is PlanRoute
+    assert type(path(mesh, lambda: ttnn.all_reduce(x, cluster_axis=1))) is PlanPath
     mesh.plans.clear()
-    assert type(route(mesh, lambda: ttnn.all_reduce(input_tensor=x, cluster_axis=1))) is PlanRoute
+    assert type(path(mesh, lambda: ttnn.all_reduce(input_tensor=x, cluster_axis=1))) is PlanPath
 
 
 def test_a_collective_that_ran_is_refused_once_the_fabric_is_gone(mesh: ttnn.MeshDevice) -> None:

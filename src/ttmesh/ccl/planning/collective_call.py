@@ -24,9 +24,9 @@ from ttmesh.ops.catalogue.definition import Golden, OpFunction, composite
 from ttmesh.ops.catalogue.parameter_tags import PER_OPERATION, Tag
 from ttmesh.ops.catalogue.spec_rules import inherit_memory_config
 from ttmesh.tensor.calls.argument_snapshots import snapshot_all
-from ttmesh.tensor.calls.call_routes import PlanRoute
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.calls.dispatch_bytes import COLLECTIVE, compute_dispatch_bytes
+from ttmesh.tensor.calls.fast_paths import PlanPath
 from ttmesh.tensor.calls.lane_calls import make_empty_body, only, rounder
 from ttmesh.tensor.calls.partial_plans import PartialPlan, bodies_on, presence_of_run
 from ttmesh.tensor.calls.plan import Plan, execute
@@ -125,7 +125,7 @@ def run(
     place = (numerics_mode.state.mode, *key)  # programs are counted without the mode: the chip has none
     known = mesh.plans.get(place)
     launched = None
-    if isinstance(known, PlanRoute) and not observer.active:
+    if isinstance(known, PlanPath) and not observer.active:
         plan = known.plan
     else:
         request = Request(
@@ -135,8 +135,8 @@ def run(
             tuple(map(_drop_memory_of_optional, outputs)),
             snapshot_all(options),
         )
-        plan = known.plan if isinstance(known, PlanRoute) else _make_plan(request, decide(request))
-        mesh.plans[place] = PlanRoute(plan, None)
+        plan = known.plan if isinstance(known, PlanPath) else _make_plan(request, decide(request))
+        mesh.plans[place] = PlanPath(plan, None)
         launched = _describe_launch(request, decide) if observer.active else None
     result = execute(plan, mesh, tensors, {}, outputs, launched)
     for watcher in observer.watchers:

@@ -155,7 +155,12 @@ class Heap:
 
     def take_beside(self, room: Room, temporary: Room, label: str) -> Buffer:
         """A new buffer, allocated while a temporary one of its call lives; both in DRAM."""
-        if len(self._allocator.lists[DRAM]) != 1 or self._reports_allocations():
+        if (
+            signals.listening
+            or self.digest is not None
+            or len(self._allocator.lists[DRAM]) != 1
+            or (self.traces_live and (trace_allocations.TRACE_ALLOC_TRACKING or not _warned.of_traces))
+        ):  # as take_temporary asks it; a function for both would be one more frame
             held = self.take_temporary(temporary, label)
             try:
                 return self.take(room, label)
@@ -169,7 +174,12 @@ class Heap:
         It is counted in the peak and can run out like any other. A buffer, for records and digests, takes 3 µs more.
         """
         lists = self._allocator.lists[room.buffer_type]
-        if len(lists) != 1 or self._reports_allocations():
+        if (
+            signals.listening
+            or self.digest is not None
+            or len(lists) != 1
+            or (self.traces_live and (trace_allocations.TRACE_ALLOC_TRACKING or not _warned.of_traces))
+        ):
             return self.take(room, label)
         self._lock.acquire()
         try:
@@ -278,14 +288,6 @@ class Heap:
             self.corruptible.discard(cell.buffer_id)
         if signals.listening:
             signals.emit(Freed(self.mesh_id, cell.buffer_id))
-
-    def _reports_allocations(self) -> bool:
-        """Whether a record, a digest or a trace needs to know of every buffer, temporary ones too."""
-        return (
-            signals.listening
-            or self.digest is not None
-            or (self.traces_live > 0 and (trace_allocations.TRACE_ALLOC_TRACKING or not _warned.of_traces))
-        )
 
     def _note_beside_traces(self, cell: Cell) -> None:
         if trace_allocations.TRACE_ALLOC_TRACKING:

@@ -1,4 +1,4 @@
-"""The table of routes: where a call like an earlier one goes. What a route is, is known to the layers above."""
+"""The table of fast paths: where a call like an earlier one goes. What a path is, is known to the layers above."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 Key = tuple[Hashable, ...]
 
 
-class Route(Protocol):
+class CallPath(Protocol):
     """How to carry out a call whose key was seen before."""
 
     def run(self, mesh: MeshDevice, tensors: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Carry out a call with these tensors and arguments."""
 
 
-class PlanTable(dict[Key, Route]):
-    """The routes of one mesh, by key."""
+class PlanTable(dict[Key, CallPath]):
+    """The fast paths of one mesh, by key."""

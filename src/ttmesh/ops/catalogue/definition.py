@@ -13,26 +13,21 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property
-from types import MappingProxyType
 from typing import Any
 
 from ttmesh.base.errors import MeshError, NotEmulatedError
 from ttmesh.base.signals import signals
-from ttmesh.mesh.device.mesh_device import MeshDevice
-from ttmesh.mesh.functions.queue_functions import command_queue, sub_device
-from ttmesh.mesh.queue.plan_table import Key
 from ttmesh.ops.catalogue.elementwise_compositions import check_composition, composition_stages
 from ttmesh.ops.catalogue.engine_defaults import EngineRule, engine_rules
 from ttmesh.ops.catalogue.input_rules import check_inputs
-from ttmesh.ops.catalogue.signatures import REQUIRED, Overload, check_known, list_parameters, overloads
+from ttmesh.ops.catalogue.op_function import NO_NAMES, select_arguments
+from ttmesh.ops.catalogue.op_function import Golden as Golden
+from ttmesh.ops.catalogue.op_function import OpFunction as OpFunction
+from ttmesh.ops.catalogue.signatures import list_parameters
 from ttmesh.ops.catalogue.spec_rules import like_first
-from ttmesh.tensor.calls.argument_errors import check_plain_values, check_types, explain_keyword, types_misfit
-from ttmesh.tensor.calls.argument_snapshots import snapshot_all
 from ttmesh.tensor.calls.call_records import report_calls
-from ttmesh.tensor.calls.gate import DeviceOperation, Gate
+from ttmesh.tensor.calls.gate import DeviceOperation
 from ttmesh.tensor.calls.launch_op import (
     OUTPUTS,
     Arguments,
@@ -42,14 +37,8 @@ from ttmesh.tensor.calls.launch_op import (
     SpecRule,
     StageRule,
     launch,
-    tensors_in,
 )
-from ttmesh.tensor.observer import observer
 from ttmesh.tensor.spec.tensor_topology import TensorTopology
-from ttmesh.tensor.tensor import Tensor
-
-Golden = Callable[..., Any]
-NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -61,203 +50,6 @@ class Entry:
     operation: Operation | None  # None for composites, which call other operations
     golden: Golden | None
     same_as: str | None = None
-
-
-class OpFunction(Gate):
-    """A callable TT-NN operation, with its qualified name and golden function."""
-
-    def __init__(
-        self,
-        name: str,
-        run: Callable[[Arguments], Any],
-        golden: Golden | None,
-        doc: str | None,
-        operation: Operation | None = None,
-        names: Mapping[str, str] = NO_NAMES,
-        takes: frozenset[str] = frozenset(),
-        direct: bool = False,
-        own_options: frozenset[str] = frozenset(),
-    ) -> None:
-        self.direct = direct or operation is not None
-        self.own_options = own_options  # keyword options that ttmesh adds to TT-NN's, of collectives
-        self.takes = takes  # the parameters that the function reads or writes
-        self.returns_tensor = False  # whether it returns exactly one tensor, for type stubs
-        self._names = names
-        self.python_fully_qualified_name = name
-        self.__name__ = name.rpartition(".")[2]
-        self.__qualname__ = self.__name__
-        self._doc = doc or ""
-        self.golden_function = golden
-        self.operation = operation
-        self._run = run
-        check_known(name)
-        # Plain attributes, because every call reads them, and few operations have any.
-        self.runtime_places: tuple[int, ...] = ()
-        self.runtime_names: frozenset[str] = frozenset()
-        if operation is not None and operation.runtime:
-            places = enumerate(self._overloads[0].signature.parameters)
-            self.runtime_places = tuple(i for i, name in places if names.get(name, name) in operation.runtime)
-            self.runtime_names = frozenset(n for n in self._parameters if names.get(n, n) in operation.runtime)
-
-    # What follows from the signature is worked out at the first call: a program calls few of a thousand operations.
-
-    @cached_property
-    def _overloads(self) -> tuple[Overload, ...]:
-        return overloads(self.python_fully_qualified_name)
-
-    @cached_property
-    def _binders(self) -> tuple[Callable[..., Arguments], ...]:
-        first = self._overloads[0].signature
-        return tuple(
-            binder(overload.signature, _choose_keys(overload.signature, first, self._names))
-            for overload in self._overloads
-        )
-
-    @cached_property
-    def _parameters(self) -> frozenset[str]:
-        return frozenset(parameter for overload in self._overloads for parameter in overload.signature.parameters)
-
-    @cached_property
-    def _numbers(self) -> tuple[str, ...]:
-        return tuple(
-            self._names.get(parameter, parameter)
-            for parameter, declared in self._overloads[0].signature.parameters.items()
-            if isinstance(declared.default, bool | int | float) and parameter != "seeds"  # those may be a tensor
-        )
-
-    @property
-    def _on_sub_device(self) -> bool:
-        return "subdevice_id" in self._parameters
-
-    @property
-    def __signature__(self) -> inspect.Signature:
-        return self._overloads[0].signature
-
-    @property
-    def __doc__(self) -> str:  # type: ignore[override]
-        """The description and all signatures, as printed by `help`."""
-        calls = [f"    {self.__name__}{overload.signature}" for overload in self._overloads]
-        own_options = [f"    ttmesh's own options: {', '.join(sorted(self.own_options))}"] if self.own_options else []
-        return "\n".join([self._doc, "", *calls, *own_options])
-
-    def call_watched(self, args: tuple[Any, ...], kwargs: dict[str, Any], queue: int | None) -> Any:
-        """Run the call and notify every watcher before and after it."""
-        watchers = observer.watchers
-        for watcher in watchers:
-            watcher.before_operation(self, args, kwargs)
-        try:
-            result = self.call(args, kwargs, queue)
-        except BaseException:  # raised again, once watchers know
-            for watcher in watchers:
-                watcher.after_failure(self)
-            raise
-        for watcher in watchers:
-            watcher.after_operation(self, args, kwargs, result)
-        return result
-
-    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any], queue: int | None = None) -> Any:
-        """Bind the call to TT-NN's signature and run it, on a queue and on a sub-device."""
-        arguments = snapshot_all(self.bind(args, dict(kwargs)))
-        for tensor in tensors_in(arguments):
-            tensor.check_allocated()
-        try:
-            with ExitStack() as stack:
-                if queue is not None:
-                    stack.enter_context(command_queue(queue))
-                if self._on_sub_device and arguments.get("subdevice_id") is not None:
-                    stack.enter_context(sub_device(arguments["subdevice_id"]))
-                return self._run(arguments)
-        except Exception as problem:  # raised again, with the arguments where they explain it
-            self.explain(arguments, problem)
-            raise
-
-    def call_first(
-        self, mesh: MeshDevice, key: Key, tensors: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """Run a first call; a call on a sub-device gets no route, because a route does not carry the sub-device."""
-        if self._on_sub_device and self.bind(args, dict(kwargs)).get("subdevice_id") is not None:
-            return self.call(args, kwargs)
-        return super().call_first(mesh, key, tensors, args, kwargs)
-
-    def explain(self, arguments: Arguments, problem: Exception) -> None:
-        """Raise a type error that names the argument, if a wrong type made the call fail."""
-        check_types(self.python_fully_qualified_name, arguments)
-        if type(problem) is TypeError and "incompatible function arguments" not in str(problem):
-            raise types_misfit(self.python_fully_qualified_name, arguments, problem) from problem
-
-    def parameters(self) -> list[str]:
-        """Every parameter of every overload, by the name that the function uses."""
-        names = (self._names.get(p, p) for overload in self._overloads for p in overload.signature.parameters)
-        return list(dict.fromkeys(names))
-
-    def dispatch_type(self, kind: type, run: Callable[..., Any]) -> None:
-        """Dispatch calls with an argument of this type to another function, which gets the arguments it names."""
-        default, other = self._run, _select_arguments(run)
-
-        def choose(arguments: Arguments) -> Any:
-            return (other if any(isinstance(value, kind) for value in arguments.values()) else default)(arguments)
-
-        self._run = choose
-
-    def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Arguments:
-        """Arguments by name with defaults, by the first overload that accepts the call."""
-        if "from" in kwargs:  # TT-NN has a parameter of this name, which Python functions cannot
-            kwargs["from_"] = kwargs.pop("from")
-        own_values = {name: kwargs.pop(name) for name in self.own_options if name in kwargs} if self.own_options else {}
-        problems = []
-        for overload, binder_ in zip(self._overloads, self._binders, strict=True):
-            try:
-                bound: Arguments = binder_(*args, **kwargs)
-            except TypeError as problem:
-                reason = explain_keyword(kwargs, overload.signature.parameters) or str(problem).removeprefix("bind() ")
-                if "tensors" in overload.signature.parameters and args and isinstance(args[0], Tensor):
-                    reason += ". Pass the tensors as a list: [a, b]"
-                problems.append(f"{self.__name__}{overload.signature}: {reason}")
-                continue
-            missing = [name for name, value in bound.items() if value is REQUIRED]
-            misplaced = [name for name in self._numbers if isinstance(bound.get(name), Tensor)]
-            if not missing and not misplaced:
-                check_plain_values(self.python_fully_qualified_name, bound)
-                return {**bound, **own_values} if own_values else bound
-            reason = f"missing {missing}" if missing else f"{misplaced[0]} is a ttnn.Tensor, not a number"
-            problems.append(f"{self.__name__}{overload.signature}: {reason}")
-        if self.own_options:
-            problems.append(f"ttmesh's own options: {', '.join(sorted(self.own_options))}")
-        raise TypeError(
-            f"{self.python_fully_qualified_name}(): incompatible function arguments. " + " | ".join(problems)
-        )
-
-    def __repr__(self) -> str:
-        return f"<operation {self.python_fully_qualified_name}>"
-
-
-def _choose_keys(signature: inspect.Signature, first: inspect.Signature, names: Mapping[str, str]) -> Mapping[str, str]:
-    """The keys of an overload's parameters; one whose key is another parameter's has the first overload's at its place."""
-    taken, places = signature.parameters, list(first.parameters)
-    return {name: places[i] if names[name] in taken else names[name] for i, name in enumerate(taken) if name in names}
-
-
-def binder(signature: inspect.Signature, names: Mapping[str, str] = NO_NAMES) -> Callable[..., Arguments]:
-    """A function with this signature that returns its arguments as a dict.
-
-    Generated, because Python's own binding takes 1 µs and `Signature.bind` takes 48.
-
-    Args:
-        names: parameters of this overload -> their keys in the dict.
-    """
-    defaults = {f"_default_{name}": p.default for name, p in signature.parameters.items() if p.default is not p.empty}
-    declarations, keyword_only = [], False
-    for name, parameter in signature.parameters.items():
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY and not keyword_only:
-            declarations.append("*")
-            keyword_only = True
-        declarations.append(name if parameter.default is parameter.empty else f"{name}=_default_{name}")
-    items = ", ".join(f"{names.get(name, name)!r}: {name}" for name in signature.parameters)
-    source = f"def bind({', '.join(declarations)}):\n    return {{{items}}}"
-    scope: dict[str, Any] = dict(defaults)
-    exec(source, scope)
-    bound: Callable[..., Arguments] = scope["bind"]
-    return bound
 
 
 catalogue: dict[str, Entry] = {}
@@ -376,13 +168,13 @@ def composite(
     """Define a function that calls other operations; it gets the arguments it names.
 
     `direct`: its behaviour on device tensors depends on kinds and options only, so that a call that runs one program or
-    makes one view gets a route. `own_options`: those of its parameters that ttmesh adds to TT-NN's.
+    makes one view gets a fast path. `own_options`: those of its parameters that ttmesh adds to TT-NN's.
     """
 
     def decorate(function: Callable[..., Any]) -> OpFunction:
         taken = frozenset(list_parameters(function))
         own = taken.intersection(own_options)
-        run = _select_arguments(function)
+        run = select_arguments(function)
         defined = define(name, run, golden, function.__doc__, None, names, taken, direct=direct, own_options=own)
         defined.returns_tensor = function.__annotations__.get("return") == "Tensor"
         return defined
@@ -438,16 +230,6 @@ def _ignore_device_options(golden: Golden) -> Golden:
         return golden(*args, **{name: value for name, value in options.items() if name not in ignored})
 
     return call_golden
-
-
-def _select_arguments(function: Callable[..., Any]) -> Callable[[Arguments], Any]:
-    """Wrap a function so that it can be called with all arguments and receives those that it names."""
-    names = frozenset(list_parameters(function))
-
-    def call(arguments: Arguments) -> Any:
-        return function(**{key: value for key, value in arguments.items() if key in names})
-
-    return call
 
 
 def define(

@@ -1,4 +1,4 @@
-"""The gate that every call passes: its key finds the route of an earlier call like it; a new call leaves one."""
+"""The gate that every call passes: its key finds the fast path of an earlier call like it; a new call leaves one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ttmesh.base.numerics_mode import state as numerics
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.queue.plan_table import Key
 from ttmesh.tensor.calls.argument_snapshots import snapshot_all
-from ttmesh.tensor.calls.call_routes import BoundRoute, learn, route_of, view_route
+from ttmesh.tensor.calls.fast_paths import BoundPath, learn, make_plan_path, make_view_path
 from ttmesh.tensor.calls.launch_op import Arguments, Operation, alias_of, launch, prepare
 from ttmesh.tensor.calls.plan import execute
 from ttmesh.tensor.calls.plan_keys import ATOMS, add_to_key
@@ -65,10 +65,10 @@ class Gate:
         mesh = tensors[0]._mesh if tensors else None
         if mesh is None:
             return self.call(args, kwargs)
-        route = mesh.plans.get(tuple(key))
-        if route is None:
+        path = mesh.plans.get(tuple(key))
+        if path is None:
             return self.call_first(mesh, tuple(key), tensors, args, kwargs)
-        return route.run(mesh, tensors, args, kwargs)
+        return path.run(mesh, tensors, args, kwargs)
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any], queue: int | None = None) -> Any:
         """Bind the arguments and carry the call out."""
@@ -88,7 +88,7 @@ class Gate:
     def call_first(
         self, mesh: MeshDevice, key: Key, tensors: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Bind the call, and keep the route that it took."""
+        """Bind the call, and keep a fast path for calls like it."""
         operation = self.operation
         if operation is None:
             return learn(self, mesh, key, tensors, args, kwargs)
@@ -96,7 +96,7 @@ class Gate:
         try:
             same = alias_of(operation, arguments)
             if same is not None:
-                mesh.plans[key] = view_route(same, tensors)
+                mesh.plans[key] = make_view_path(same, tensors)
                 return same
             ready = prepare(operation, arguments)
         except Exception as problem:  # raised again, with the arguments where they explain it
@@ -104,7 +104,7 @@ class Gate:
             raise
         free = {i for i in self.runtime_places if i < len(args) and type(args[i]) is not Tensor}
         free |= {len(args) + i for i, name in enumerate(kwargs) if name in self.runtime_names}
-        mesh.plans[key] = route_of(self.bind, operation, ready, args, kwargs, free) or BoundRoute(self)
+        mesh.plans[key] = make_plan_path(self.bind, operation, ready, args, kwargs, free) or BoundPath(self)
         return execute(ready.plan, mesh, ready.tensors, ready.arguments, ready.outputs)
 
 

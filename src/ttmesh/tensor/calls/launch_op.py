@@ -23,10 +23,10 @@ from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.queue.command_queue import Body
 from ttmesh.tensor.calls.argument_errors import check_types, shapes_misfit
 from ttmesh.tensor.calls.argument_snapshots import snapshot_all
-from ttmesh.tensor.calls.call_routes import PlanRoute
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.calls.circular_buffer_checks import check_size
 from ttmesh.tensor.calls.dispatch_bytes import compute_dispatch_bytes
+from ttmesh.tensor.calls.fast_paths import PlanPath
 from ttmesh.tensor.calls.lane_calls import (
     Arguments as Arguments,
 )
@@ -121,7 +121,7 @@ class Operation:
     check: raises for a call that TT-NN would refuse.
     topology: output topology; by default TT-NN's merge.
     runtime: arguments that change values but never specs; they are not part of the key.
-    recheck: `check` looks at values of runtime arguments, so it is asked at every call and calls have no route.
+    recheck: `check` looks at values of runtime arguments, so it is asked at every call and calls have no fast path.
     programs: the program-cache keys of the device programs that TT-NN launches for one call, one each.
     scratch: bytes of circular buffers per core.
     stages: the programs that a call comes to where they are several or allocate more than the results; the stages of
@@ -184,13 +184,13 @@ def prepare(operation: Operation, arguments: Arguments) -> Prepared:
     key = (operation.name, *(key_of(value, name in operation.runtime) for name, value in arguments.items()))
     place = (numerics_mode.state.mode, *key)  # programs are counted without the mode: the chip has none
     known = mesh.plans.get(place)
-    if isinstance(known, PlanRoute):
+    if isinstance(known, PlanPath):
         plan = known.plan
         if operation.recheck and operation.check is not None:
             operation.check(Call(operation.name, mesh, arguments, tensors, outputs))
     else:
         plan = _plan(operation, Call(operation.name, mesh, arguments, tensors, outputs), inputs, key)
-        mesh.plans[place] = PlanRoute(plan, None)
+        mesh.plans[place] = PlanPath(plan, None)
     return Prepared(plan, mesh, tensors, arguments, outputs)
 
 

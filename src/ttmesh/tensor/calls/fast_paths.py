@@ -1,4 +1,4 @@
-"""Routes: a call like one that was seen before goes from its arguments to its plan by one lookup, without being bound."""
+"""Fast paths: a call like one seen before goes from its arguments to its plan by one lookup, without being bound."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ttmesh.chip.cells import Cell
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.queue.command_queue import Body
-from ttmesh.mesh.queue.plan_table import Key, Route
+from ttmesh.mesh.queue.plan_table import CallPath, Key
 from ttmesh.tensor.calls.argument_snapshots import is_mutable, snapshot
 from ttmesh.tensor.calls.plan import OUTPUTS, Arguments, Plan, mesh_of
 from ttmesh.tensor.calls.plan_keys import SEQUENCES
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Binder = Callable[[Sequence[Any], dict[str, Any]], Arguments]
 
 
-class PlanRoute:
+class PlanPath:
     """A plan, and which of a call's tensors and arguments go where in it."""
 
     __slots__ = ("_body", "_defaults", "_mutable", "_order", "_outputs", "_values", "plan")
@@ -67,7 +67,7 @@ class PlanRoute:
         return plan.run(mesh, cells, body, [given[i] for i in self._outputs] if self._outputs else ())
 
 
-class ViewRoute:
+class ViewPath:
     """One of a call's tensors viewed as another kind: a reshape that moves no byte."""
 
     __slots__ = ("_kind", "_source")
@@ -84,13 +84,13 @@ class ViewRoute:
         return tensor if self._kind is None else Tensor.on_device(self._kind, buffer, mesh)  # type: ignore[arg-type]
 
 
-def view_route(result: Tensor, tensors: Sequence[Tensor]) -> ViewRoute:
-    """The route of a call that gave one of its tensors, or a view of one."""
+def make_view_path(result: Tensor, tensors: Sequence[Tensor]) -> ViewPath:
+    """The fast path of a call that gave one of its tensors, or a view of one."""
     source = next(i for i, tensor in enumerate(tensors) if tensor._buffer is result._buffer)
-    return ViewRoute(None if result is tensors[source] else result.kind, source)
+    return ViewPath(None if result is tensors[source] else result.kind, source)
 
 
-class BoundRoute:
+class BoundPath:
     """A call that is bound every time, because it launches several programs or checks values."""
 
     __slots__ = ("_gate",)
@@ -117,7 +117,7 @@ class _Recorder(Watcher):
 def learn(
     gate: Gate, mesh: MeshDevice, key: Key, tensors: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Run a composite; if it launched one program or returned one view, that becomes its route.
+    """Run a composite; if it launched one program or returned one view, that becomes its fast path.
 
     Only for calls that kinds and options decide alone.
     """
@@ -128,19 +128,19 @@ def learn(
         result = gate.call(args, kwargs)
     finally:
         observer.remove(recorder)
-    route = _route_of_steps(gate, recorder.steps, result, tensors, given)
-    if route is not None:
-        mesh.plans[key] = route
+    path = _make_path_of_steps(gate, recorder.steps, result, tensors, given)
+    if path is not None:
+        mesh.plans[key] = path
     return result
 
 
-def _route_of_steps(
+def _make_path_of_steps(
     gate: Gate, steps: Sequence[Step], result: Any, tensors: list[Tensor], given: Sequence[Any]
-) -> Route | None:
-    """The route that gives the same result; None where tensors share memory, because cells do not distinguish them, and
+) -> CallPath | None:
+    """The path that gives the same result; None where tensors share memory, because cells do not distinguish them, and
     where the program does not use one of them: it may have been read earlier, as the bounds of a slice are."""
     if len(steps) > 1:
-        return BoundRoute(gate)
+        return BoundPath(gate)
     if any(tensor._buffer is None for tensor in tensors):
         return None
     cells = [tensor.buffer.cell for tensor in tensors]
@@ -150,7 +150,7 @@ def _route_of_steps(
         if type(result) is not Tensor:
             return None
         held = [i for i, tensor in enumerate(tensors) if tensor._buffer is result._buffer]
-        return ViewRoute(None if result is tensors[held[0]] else result.kind, held[0]) if held else None
+        return ViewPath(None if result is tensors[held[0]] else result.kind, held[0]) if held else None
     plan, body, reads, outputs, made = steps[0]
     written = [output for output in outputs if output is not None]
     places = [i for output in written for i, value in enumerate(given) if value is output]
@@ -162,7 +162,7 @@ def _route_of_steps(
            for cell, tensor in zip(cells, tensors, strict=True)):  # fmt: skip
         return None
     order = [cells.index(cell) for cell in reads]
-    return PlanRoute(plan, None if order == list(range(len(cells))) else order, places, body=body)
+    return PlanPath(plan, None if order == list(range(len(cells))) else order, places, body=body)
 
 
 class _StandIn:
@@ -174,10 +174,10 @@ class _StandIn:
         self.place = place
 
 
-def route_of(
+def make_plan_path(
     bind: Binder, operation: Operation, ready: Prepared, args: Sequence[Any], kwargs: Mapping[str, Any], free: set[int]
-) -> PlanRoute | None:
-    """The route of a call that was bound and prepared, or None where a route would not give the same result.
+) -> PlanPath | None:
+    """The fast path of a call that was bound and prepared, or None where it would not give the same result.
 
     Args:
         free: the places of arguments that are not in the key.
@@ -211,7 +211,7 @@ def route_of(
     values = [bound[name] if name in bound else next(ends) for name in changing]
     as_they_stand = order == list(range(count))
     mutable = any(is_mutable(ready.arguments[name]) for name in changing)
-    return PlanRoute(ready.plan, None if as_they_stand else order, outputs, values, defaults, mutable=mutable)
+    return PlanPath(ready.plan, None if as_they_stand else order, outputs, values, defaults, mutable=mutable)
 
 
 def _outputs(operation: Operation, ready: Prepared, bound: Mapping[str, int]) -> list[int] | None:

@@ -1,4 +1,4 @@
-"""Repeated calls take a route: it must do exactly what a first call does."""
+"""Repeated calls take a fast path: it must do exactly what a first call does."""
 
 from __future__ import annotations
 
