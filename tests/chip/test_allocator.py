@@ -158,9 +158,10 @@ def test_regions_that_do_not_fit_are_refused(options: dict[str, int], text: str)
     temporary=st.integers(1, 12),
     size=st.integers(1, 12),
     end=st.integers(0, 24),
+    outlives=st.booleans(),
 )
-def test_a_block_beside_a_temporary_lies_where_allocating_and_freeing_it_would_put_it(
-    blocks: list[int], holes: set[int], temporary: int, size: int, end: int
+def test_a_block_after_a_temporary_lies_where_allocating_and_freeing_it_would_put_it(
+    blocks: list[int], holes: set[int], temporary: int, size: int, end: int, outlives: bool
 ) -> None:
     spans = FreeList(64, (sum(blocks) + end) * 32, 32)
     addresses = [spans.allocate(block * 32, bottom_up=True) for block in blocks]
@@ -169,14 +170,17 @@ def test_a_block_beside_a_temporary_lies_where_allocating_and_freeing_it_would_p
             spans.free(addresses[hole])
     step_by_step, was = spans.copy(), spans.copy()
     held = step_by_step.allocate(temporary * 32, bottom_up=True)
+    if held is not None and not outlives:
+        step_by_step.free(held)
     address = None if held is None else step_by_step.allocate(size * 32, bottom_up=True)
 
-    placed = spans.allocate_beside(temporary * 32, size * 32)
+    found = spans.allocate_with_temporary(temporary * 32, size * 32, outlives=outlives)
 
     if held is None or address is None:
-        assert placed is None
+        assert found is None
         assert (spans.blocks(), spans.used, spans.peak) == (was.blocks(), was.used, was.peak)
     else:
-        step_by_step.free(held)
-        assert placed == (held, address)
+        if outlives:
+            step_by_step.free(held)
+        assert found == (held, address)
         assert (spans.blocks(), spans.used, spans.peak) == (step_by_step.blocks(), step_by_step.used, step_by_step.peak)

@@ -60,10 +60,11 @@ class FreeList:
             self.peak = used
         return address
 
-    def allocate_beside(self, temporary_size: int, size: int) -> tuple[int, int] | None:
-        """The addresses of a temporary block and of a block allocated while it lives, both at the lowest place that fits.
+    def allocate_with_temporary(self, temporary_size: int, size: int, *, outlives: bool) -> tuple[int, int] | None:
+        """The addresses of a temporary block and of the block allocated after it, both at the lowest place that fits.
 
-        As allocate, allocate, free, without what the last undoes; None, and nothing is changed, where one does not fit.
+        outlives: the temporary is freed after the second allocation, not before it. The same as allocate, allocate and
+        free, without what freeing undoes; None, and nothing is changed, where one of them does not fit.
         """
         mask = self._mask
         before = (temporary_size + mask) & ~mask or self.alignment
@@ -74,10 +75,12 @@ class FreeList:
             room = ends[i] - start
             if temporary < 0 and room >= before:
                 temporary = start
-                if address < 0 and room >= before + size:  # both lie in this span
-                    address = start + before
-                    break
-            elif address < 0 and room >= size:
+                if outlives:
+                    if address < 0 and room >= before + size:  # both lie in this span
+                        address = start + before
+                        break
+                    room = 0
+            if address < 0 and room >= size:
                 address, place = start, i
             if temporary >= 0 <= address:
                 break
@@ -93,9 +96,10 @@ class FreeList:
         else:
             del starts[place], ends[place]
         self.live[address] = size
-        self.used = used = self.used + size
-        if used + before > self.peak:
-            self.peak = used + before
+        most = self.used + (before + size if outlives else max(before, size))
+        self.used += size
+        if most > self.peak:
+            self.peak = most
         return temporary, address
 
     def allocate_at(self, address: int, size: int) -> bool:

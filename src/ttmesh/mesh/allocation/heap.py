@@ -7,7 +7,7 @@ import logging
 from collections import deque
 from collections.abc import Iterable
 from threading import Lock, local
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import torch
 
@@ -43,6 +43,13 @@ _warned = _Warned()
 def next_buffer_id() -> int:
     """A new id for a buffer."""
     return next(_buffer_ids)
+
+
+class Temporary(NamedTuple):
+    """Memory in DRAM that a call takes before its result and gives back: after the result is allocated, or before."""
+
+    room: Room
+    outlives: bool
 
 
 class Heap:
@@ -97,13 +104,20 @@ class Heap:
         label: str,
         bottom_up: bool | None = None,
         at: int | None = None,
-        temporary: Room | None = None,
+        temporary: Temporary | None = None,
     ) -> Buffer:
         """A new buffer with this room, at the address `at` if given. Every result of every operation is allocated here.
 
         So the cell and the buffer are made without calling their classes, and a free list is called directly:
         0.4 µs and three frames less for every result.
         """
+        if temporary is not None and (
+            signals.listening
+            or self.digest is not None
+            or len(self._allocator.lists[DRAM]) != 1
+            or (self.traces_live and (trace_allocations.TRACE_ALLOC_TRACKING or not _warned.of_traces))
+        ):  # as take_temporary asks it; a function for both would be one more frame
+            return self._take_after_reported(room, label, temporary)
         self._lock.acquire()  # `with` takes twice as long
         try:
             if self._freed_by_gc:
@@ -113,7 +127,7 @@ class Heap:
             if at is not None:
                 address: int | None = at
             elif temporary is not None:
-                address = self._allocate_beside(lists[0], room, temporary, label)
+                address = self._allocate_after(lists[0], room, temporary, label)
             elif len(lists) == 1:  # no submesh: the free list itself answers
                 address = lists[0].allocate(bank_bytes, bottom_up=BOTTOM_UP[kind] if bottom_up is None else bottom_up)
             else:
@@ -153,20 +167,16 @@ class Heap:
         buffer.heap = self
         return buffer
 
-    def take_beside(self, room: Room, temporary: Room, label: str) -> Buffer:
-        """A new buffer, allocated while a temporary one of its call lives; both in DRAM."""
-        if (
-            signals.listening
-            or self.digest is not None
-            or len(self._allocator.lists[DRAM]) != 1
-            or (self.traces_live and (trace_allocations.TRACE_ALLOC_TRACKING or not _warned.of_traces))
-        ):  # as take_temporary asks it; a function for both would be one more frame
-            held = self.take_temporary(temporary, label)
-            try:
-                return self.take(room, label)
-            finally:
-                self.free_temporary(temporary, held)
-        return self.take(room, label, temporary=temporary)
+    def _take_after_reported(self, room: Room, label: str, temporary: Temporary) -> Buffer:
+        """The same with a temporary buffer that is reported."""
+        held = self.take_temporary(temporary.room, label)
+        try:
+            if not temporary.outlives:
+                self.free_temporary(temporary.room, held)
+            return self.take(room, label)
+        finally:
+            if temporary.outlives:
+                self.free_temporary(temporary.room, held)
 
     def take_temporary(self, room: Room, label: str) -> Buffer | int:
         """Memory that one call takes and gives back: its address, where nobody has to hear of it.
@@ -256,17 +266,21 @@ class Heap:
             cell.clear()
         self.closed = True
 
-    def _allocate_beside(self, spans: FreeList, room: Room, temporary: Room, label: str) -> int | None:
-        """The address of a buffer in DRAM that is allocated while a temporary one lives."""
-        addresses = spans.allocate_beside(temporary.bank_bytes, room.bank_bytes)
+    def _allocate_after(self, spans: FreeList, room: Room, temporary: Temporary, label: str) -> int:
+        """The address of a buffer in DRAM that is allocated after a temporary one."""
+        bank_bytes = temporary.room.bank_bytes
+        addresses = spans.allocate_with_temporary(bank_bytes, room.bank_bytes, outlives=temporary.outlives)
         if addresses is None:
-            held = spans.allocate(temporary.bank_bytes, bottom_up=True)
+            held = spans.allocate(bank_bytes, bottom_up=True)
             if held is None:
-                raise self._out_of_memory(temporary, label)
+                raise self._out_of_memory(temporary.room, label)
+            if not temporary.outlives:
+                spans.free(held)
             error = self._out_of_memory(room, label)
-            spans.free(held)
+            if temporary.outlives:
+                spans.free(held)
             raise error
-        end = addresses[0] + temporary.bank_bytes
+        end = addresses[0] + bank_bytes
         if end > self.allocation_high_water:
             self.allocation_high_water = end
         if end > self.deletion_high_water:

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from ttmesh.base.dtypes import BufferType
 from ttmesh.chip.memory import MemoryMap
+from ttmesh.mesh.allocation.heap import Temporary
 from ttmesh.tensor.distribution.allocate import Footprint, footprint_of
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
@@ -45,13 +46,16 @@ class MemorySchedule:
         return tuple(step for step in self.steps if step not in self.kept)
 
     @cached_property
-    def lone_temporary(self) -> Footprint | None:
-        """The only temporary of a repeated call, where it is in DRAM and the only result is allocated while it lives."""
+    def lone_temporary(self) -> Temporary | None:
+        """The temporary of a repeated call that has one result and one temporary, taken before it, both in DRAM."""
         steps, results = self.repeated_steps, self.results
-        if len(results) != 1 or len(steps) != 3 or steps[1] != results[0] or steps[2] != ~steps[0]:
+        if len(results) != 1 or len(steps) != 3:
             return None
-        in_dram = all(self.rooms[step].buffer_type is BufferType.DRAM for step in steps[:2])
-        return self.rooms[steps[0]] if in_dram else None
+        first, result = steps[0], results[0]
+        if steps not in ((first, result, ~first), (first, ~first, result)):
+            return None
+        in_dram = all(self.rooms[step].buffer_type is BufferType.DRAM for step in (first, result))
+        return Temporary(self.rooms[first], outlives=steps[1] == result) if in_dram else None
 
 
 class Composition:
