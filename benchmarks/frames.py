@@ -20,7 +20,7 @@ LIMITS = {
     "add(a, b)": 12,
     "all_reduce(x, cluster_axis=1)": 25,
     "all_reduce(input_tensor=x, cluster_axis=1)": 25,
-    "from_torch(t, device=m)": 60,
+    "from_torch(t, device=m)": 20,
     "to_torch(x, mesh_composer=c)": 60,
     "to_torch(one chip's tensor)": 20,
 }
