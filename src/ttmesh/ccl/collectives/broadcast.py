@@ -8,7 +8,8 @@ import torch
 
 from ttmesh.base.dtypes import Layout
 from ttmesh.base.errors import MeshError, ShapeError
-from ttmesh.base.geometry import MeshCoordinate
+from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange
+from ttmesh.base.placement import Replicate
 from ttmesh.ccl.collectives.all_to_all import expand_group
 from ttmesh.ccl.collectives.collective_semaphores import program_stages
 from ttmesh.ccl.collectives.collective_stages import all_broadcast_stages
@@ -27,6 +28,7 @@ from ttmesh.fabric.fabric_config import Topology
 from ttmesh.mesh.allocation.sub_devices import SubDeviceId
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.spec.tensor_topology import TensorTopology
 from ttmesh.tensor.tensor import Tensor
 
 
@@ -153,20 +155,33 @@ def _decide_all_broadcast(request: Request) -> Decision:
         (request.result_spec(request.tensor.shape),) * n,
         run_plan if request["algorithm"] else compute,
         groups.loads(plan, size * n, up=[size] * n, down=[size * n] * n),
-        replicated_topology(request.tensor, request["axis"]),
+        _all_broadcast_topology(request, n),
         single=False,
         exchange_axes=groups.exchange_axes,
-        stages=_broadcast_stages(request, n),
+        stages=_all_broadcast_stages(request, n),
     )
 
 
-def _broadcast_stages(request: Request, n: int) -> tuple[Composition, Sequence[PlannedTensor]]:
+def _goes_along_both_axes(request: Request, n: int) -> bool:
     """Without an axis a tensor on the whole of a mesh of two axes goes along the first, then along the second."""
     shape = tuple(request.mesh.shape)
+    return request["axis"] is None and len(shape) == 2 and min(shape) > 1 and n == shape[0] * shape[1]
+
+
+def _all_broadcast_topology(request: Request, n: int) -> TensorTopology:
+    """Going along an axis gives every axis a placement of its own; over all at once a flat distribution stays flat."""
+    mesh_shape = request.mesh.shape
+    if not _goes_along_both_axes(request, n):
+        return replicated_topology(request.tensor, request["axis"])
+    return TensorTopology(mesh_shape, [Replicate(), Replicate()], MeshCoordinateRange(mesh_shape).coords())
+
+
+def _all_broadcast_stages(request: Request, n: int) -> tuple[Composition, Sequence[PlannedTensor]]:
     spec = request.result_spec(request.tensor.shape)
-    if request["axis"] is not None or len(shape) != 2 or min(shape) == 1 or n != shape[0] * shape[1]:
+    if not _goes_along_both_axes(request, n):
         return program_stages(request, "all_broadcast", [spec] * n)
-    return all_broadcast_stages(request, spec, shape)
+    rows, columns = request.mesh.shape
+    return all_broadcast_stages(request, spec, (rows, columns))
 
 
 def decide_mesh_partition(request: Request) -> Decision:
