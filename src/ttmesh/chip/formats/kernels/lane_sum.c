@@ -10,14 +10,18 @@
 #endif
 
 #define INLINE static inline __attribute__((always_inline))
-#define WIDE 16
-/* Vectors of one lane that are read in a run. Short runs stall where the target is a little behind a lane, modulo
-   4 KiB (a load waits for the store it is mistaken for); longer ones do not fit into the registers of AVX2. */
+/* As wide as the machine's: GCC keeps wider vectors in memory, three to five times slower.
+   RUN: vectors of one lane that are read in a run, PAIRS: of words that hold two. Short runs stall where the target is a
+   little behind a lane, modulo 4 KiB (a load waits for the store it is mistaken for); longer ones do not fit into the
+   registers. */
 #ifdef __AVX512F__
-#define RUN 8
+#define WIDE 16
+#define PAIRS 8
 #else
-#define RUN 4
+#define WIDE 8
+#define PAIRS 4
 #endif
+#define RUN 8
 #define UNROLL _Pragma("GCC unroll 8")
 
 typedef float f32v __attribute__((vector_size(WIDE * 4)));
@@ -87,12 +91,12 @@ INLINE f32v add(f32v total, f32v term) {
 /* bfloat16 to bfloat16: a word holds two neighbours, whose sums are computed separately and interleaved at the end. */
 INLINE void add_words(const uint16_t *source, int64_t first, const Lanes *lanes, int64_t rows, int64_t columns,
                       uint16_t *target) {
-    f32v even[RUN], odd[RUN];
-    UNROLL for (int k = 0; k < RUN; k++) even[k] = odd[k] = (f32v){0};
+    f32v even[PAIRS], odd[PAIRS];
+    UNROLL for (int k = 0; k < PAIRS; k++) even[k] = odd[k] = (f32v){0};
     for (int64_t row = 0; row < rows; row++) {
         for (int64_t column = 0; column < columns; column++) {
             const uint16_t *at = source + first + row * lanes->row_stride + column * lanes->column_stride;
-            UNROLL for (int k = 0; k < RUN; k++) {
+            UNROLL for (int k = 0; k < PAIRS; k++) {
                 u32v words;
                 memcpy(&words, at + k * 2 * WIDE, sizeof words);
                 even[k] += (f32v)(words << 16);
@@ -100,7 +104,7 @@ INLINE void add_words(const uint16_t *source, int64_t first, const Lanes *lanes,
             }
         }
     }
-    UNROLL for (int k = 0; k < RUN; k++) {
+    UNROLL for (int k = 0; k < PAIRS; k++) {
         u32v words = interleave(even[k], odd[k]);
         memcpy(target + k * 2 * WIDE, &words, sizeof words);
     }
@@ -126,7 +130,7 @@ INLINE void sum(const void *source, void *target, int64_t begin, int64_t end, co
     for (int64_t lane = 0; lane < kept_rows * kept_columns; lane++) {
         const int64_t first =
             lane / kept_columns * lanes->row_stride + lane % kept_columns * lanes->column_stride;
-        const int64_t block = RUN * WIDE * (narrow_in && narrow_out ? 2 : 1);
+        const int64_t block = WIDE * (narrow_in && narrow_out ? 2 * PAIRS : RUN);
         int64_t i = begin;
         for (; i + block <= end; i += block) {
             const int64_t out = lane * lanes->length + i;
