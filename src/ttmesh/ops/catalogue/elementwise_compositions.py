@@ -1,8 +1,10 @@
 """Element-wise operations that TT-NN composes of others: their programs, memory and refusals, read from a table.
 
-`elementwise_compositions.txt` has a line per operation and number of tensors, as observed on TT-NN 0.81.1: a program's
-name launches it, +n takes memory for the tensor n, -n gives it back, and after = the results. A line that begins with !
-is how TT-NN refuses tensors of a format, or rows in interleaved memory (rows).
+`elementwise_compositions.txt` has a line per operation and number of tensors, as observed on TT-NN 0.81.1. `name:ab>c`
+launches a program: a and b say where its operands are and c where its result goes (i: with the tensors given, o: in the
+results' memory). +n takes memory for the tensor n, -n gives it back, and after = the results. A name in lower case is the
+program of the unary operation of this name. A line that begins with ! is how TT-NN refuses tensors of a format, or rows in
+interleaved memory (rows).
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import NamedTuple
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import require
+from ttmesh.ops.catalogue.program_keys import binary_key, ternary_key, unary_key
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.calls.launch_op import Call, StageRule
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -47,57 +50,86 @@ def read_tables() -> Tables:
 
 
 def composition_stages(name: str) -> StageRule:
-    """The stages of an operation of the table on interleaved tiles of one shape and format; None elsewhere."""
+    """The stages of an operation of the table on tensors of one shape, format and memory; None elsewhere."""
 
     def stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Composition, Sequence[PlannedTensor]] | None:
         specs = call.specs
-        if not specs or call["memory_config"] is not None or any(call.outputs) or not _are_alike(specs, results):
+        if not specs or any(call.outputs) or not _are_alike(specs, results) or not all(call["are_required_outputs"] or (1,)):
             return None
-        tokens = read_tables().steps.get((name, len(specs), FORMATS.get(specs[0].dtype, "")))
-        return None if tokens is None else _follow(name, tokens, results)
+        format_name = FORMATS.get(specs[0].dtype, "bf16")
+        tokens = read_tables().steps.get((name + _find_variant(call), len(specs), format_name))
+        return None if tokens is None else _follow(call, name, tokens, specs[0], results)
 
     return stages
 
 
+def _find_variant(call: Call) -> str:
+    """Options that lead to another composition: /floor, /tanh, or the one bound of two that is given."""
+    options = [value for value in (call["rounding_mode"], call["approximate"]) if value not in (None, "none")]
+    bounds = [bound for bound in ("min", "max") if bound in call.arguments and call[bound] is not None]
+    one_bound = len(bounds) == 1 and len(call.specs) == 2
+    return "".join(f"/{option}" for option in (*options, *(bounds if one_bound else ())))
+
+
 def _are_alike(specs: Sequence[TensorSpec], results: Sequence[TensorSpec]) -> bool:
-    """Whether all are interleaved tiles of one shape, format and memory."""
+    """Whether all tensors given are alike, and the results too but for where they are."""
     first = specs[0]
+    config = results[0].memory_config if results else None
     return (
-        first.layout is Layout.TILE
-        and first.memory_config.interleaved
-        and first.shape.volume() > 0
-        and all(spec == first for spec in (*specs, *results))
+        first.shape.volume() > 0
+        and all(spec == first for spec in specs)
+        and all(spec == first or spec == first.with_memory_config(config) for spec in results)
     )
 
 
 def _follow(
-    name: str, tokens: Sequence[str], results: Sequence[TensorSpec]
+    call: Call, name: str, tokens: Sequence[str], given: TensorSpec, results: Sequence[TensorSpec]
 ) -> tuple[Composition, Sequence[PlannedTensor]] | None:
-    c, spec = Composition(), results[0]
+    c, places = Composition(), {"i": given, "o": results[0]}
     end = tokens.index("=")
-    made: dict[int, PlannedTensor] = {}
+    made: dict[str, PlannedTensor] = {}
     for token in tokens[:end]:
         if token[0] == "+":
-            made[int(token[1:])] = c.allocate(spec)
+            made[token[1:-1]] = c.allocate(places[token[-1]])
         elif token[0] == "-":
-            c.free(made[int(token[1:])])
+            c.free(made[token[1:]])
         else:
-            c.launch(_program_key(name, token, spec))
-    numbers = [int(token) for token in tokens[end + 1 :]]
-    return None if len(numbers) != len(results) else (c, [made[number] for number in numbers])
+            c.launch(_program_key(name, token, places, call))
+    numbers = tokens[end + 1 :]
+    if len(numbers) != len(results) or len(set(numbers)) != len(numbers):
+        return None
+    return c, [made[number] if number in made else c.allocate(results[0]) for number in numbers]
 
 
-def _program_key(name: str, token: str, spec: TensorSpec) -> Hashable:
-    """Binary programs are those of ttnn.add and its like; others are kept apart by operation."""
-    kind = (spec.dtype, spec.memory_config, spec.layout, None)
-    if not token.isupper():
-        return name, token, kind
-    operands, _, number = token.partition(".")
-    chains, options = ((), (), ()), (None, None, None)
-    places = "number" if number else (False, False, False, False)
-    return (
-        operands, (kind,) if number else (kind, kind), chains, spec.dtype, options, spec.memory_config, None, places
-    )  # fmt: skip
+def _program_key(name: str, token: str, places: Mapping[str, TensorSpec], call: Call) -> Hashable:
+    """Programs of unary, binary and ternary operations are those of ttnn.exp, add and where; others are kept apart."""
+    program, _, memory = token.partition(":")
+    function, _, parameter = program.partition("=")
+    operands = [places[letter] for letter in memory.partition(">")[0]]
+    result = places[memory[-1]]
+    if function.startswith("WHERE"):
+        kinds = function.removeprefix("WHERE_").removesuffix(".N") if "_" in function else "TTT"
+        shapes = (tuple((1, 1, *result.shape)[-2:]),) * len(operands)
+        return ternary_key("WHERE", kinds, operands, result.memory_config, shapes)
+    if function.isupper() and not function.endswith(".act"):
+        number = function.endswith(".N")
+        operator, counted = function.removesuffix(".N"), ("number", None) if number else (False, False, False, False)
+        return binary_key(operator, operands, result.dtype, result.memory_config, counted)
+    values = (_read_parameter(parameter, call),) if parameter else ()
+    if function.islower() and not function.startswith("own"):
+        return unary_key(f"ttnn.{function}", operands[0], result.memory_config, values)
+    shape = tuple(result.shape) if function[0].isupper() and "Unary" not in function[:5] else None
+    kinds_of_all = tuple((spec.dtype, spec.layout, spec.memory_config) for spec in (*operands, result))
+    return "" if function == "Copy" else name, program, values, kinds_of_all, shape
+
+
+def _read_parameter(text: str, call: Call) -> Hashable:
+    """A number of the table, or the value of an argument."""
+    try:
+        return float(text) or None
+    except ValueError:
+        value: Hashable = call[text]
+        return value
 
 
 def check_composition(name: str, check: Callable[[Call], None] | None) -> Callable[[Call], None] | None:

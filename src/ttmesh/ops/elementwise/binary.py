@@ -36,7 +36,7 @@ from ttmesh.ops.elementwise.binary_rules import (
 )
 from ttmesh.ops.elementwise.elementwise_buffers import binary_buffers
 from ttmesh.ops.elementwise.fpu_binary import specialise_addition
-from ttmesh.ops.elementwise.program_keys import binary_programs
+from ttmesh.ops.catalogue.program_keys import BY_VALUE, binary_programs
 from ttmesh.ops.goldens import operands as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import equalize_ranks
 from ttmesh.ops.lane_functions.unary_functions import pack_nan, to_float32
@@ -265,16 +265,17 @@ def _define_binary(name: str, kind: BinaryKind) -> OpFunction:
     lane.__doc__ = f"{name} of two tensors, or of a tensor and a number."
     check = check_binary(kind.op_type, kind.formats, mixed=kind.mixed, extra_check=kind.extra_check)
     programs = binary_programs(kind.op_type)
+    runtime = () if kind.op_type in BY_VALUE else ("input_tensor_b",)
     specialise = specialise_addition(kind.op_type, specialise_plain(kind.function))
     if kind.in_place:
         in_place[name] = op(
-            f"ttnn.{name}_", golden=goldens.IN_PLACE[name], out=binary_spec(), check=check, runtime=("input_tensor_b",),
+            f"ttnn.{name}_", golden=goldens.IN_PLACE[name], out=binary_spec(), check=check, runtime=runtime,
             programs=programs, scratch=binary_buffers, writes="input_tensor_a", names=OPERANDS,
             specialise=specialise,
         )(lane)  # fmt: skip
     rule = binary_spec(kind.dtype, takes_dtype=kind.takes_dtype)
     return op(
-        f"ttnn.{name}", golden=goldens.BINARY[name], out=rule, check=check, runtime=("input_tensor_b",), programs=programs,
+        f"ttnn.{name}", golden=goldens.BINARY[name], out=rule, check=check, runtime=runtime, programs=programs,
         stages=row_shard_stages(kind.op_type),
         scratch=binary_buffers, names=OPERANDS, specialise=specialise, recheck=kind.extra_check is not None,
     )(lane)  # fmt: skip

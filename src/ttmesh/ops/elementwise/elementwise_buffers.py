@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ttmesh.base.dtypes import DataType
 from ttmesh.chip.formats.tiles import Tile, tile_bytes
-from ttmesh.ops.elementwise.program_keys import find_broadcast_operands, output_memory
+from ttmesh.ops.catalogue.program_keys import find_broadcast_operands, output_memory
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from ttmesh.base.dtypes import DataType, bfloat8_b, bfloat16, float32, int32, uint32
 from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.definition import op
+from ttmesh.ops.catalogue.program_keys import ternary_programs
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.elementwise.binary_rules import FLOAT, binary_spec, check_broadcast, is_tensor
 from ttmesh.ops.goldens import operands as goldens
@@ -65,6 +66,7 @@ def _where_spec(call: Call, inferred: Inferred) -> Sequence[TensorSpec]:
     golden=goldens.where,
     out=_where_spec,
     check=_check_shapes,
+    programs=ternary_programs("WHERE", "predicate", "true_value", "false_value"),
     runtime=("true_value", "false_value"),
     specialise=specialise_equal_ranks(lambda predicate, yes, no: torch.where(predicate.bool(), yes, no)),
 )
@@ -107,6 +109,7 @@ def _addcmul(input_a: Tensor, input_b: Tensor, input_c: Tensor, value: float = 1
     golden=goldens.addcmul,
     out=binary_spec(),
     check=_check_addcmul,
+    programs=ternary_programs("ADDCMUL", "input_a", "input_b", "input_c"),
     runtime=("value",),
     # torch's own kernel computes bfloat16 in float32 and rounds once.
     specialise=specialise_equal_ranks(lambda a, b, c, value: torch.addcmul(a, b, c, value=value), bfloat16, float32),
@@ -132,6 +135,7 @@ def _addcdiv(input_a: Tensor, input_b: Tensor, input_c: Tensor, value: float = 1
     golden=goldens.addcdiv,
     out=binary_spec(),
     check=_check_addcdiv,
+    programs=ternary_programs("ADDCDIV", "input_a", "input_b", "input_c"),
     runtime=("value",),
 )
 def addcdiv(input_a: Tensor, input_b: Tensor, input_c: Tensor, value: float, lane_axes: int) -> Tensor:
@@ -163,6 +167,7 @@ def _lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
     golden=goldens.lerp,
     out=binary_spec(),
     check=_check_lerp,
+    programs=ternary_programs("LERP", "input", "end", "weight"),
     runtime=("weight",),
 )
 def lerp(input: Tensor, end: Tensor, weight: Any, lane_axes: int) -> Tensor:
@@ -187,6 +192,7 @@ def _mac(a: Tensor, b: Any, c: Any) -> Tensor:
     golden=goldens.mac,
     out=binary_spec(),
     check=_check_shapes,
+    programs=ternary_programs("MAC", "input_tensor_a", "input_tensor_b", "input_tensor_c"),
     runtime=("input_tensor_b", "input_tensor_c"),
     names=_MAC_NAMES,
 )

@@ -15,7 +15,7 @@ from ttmesh.ops.catalogue.definition import OpFunction, composite, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, like_first, make_output_spec
 from ttmesh.ops.configs.activations import Activation, apply
 from ttmesh.ops.elementwise.elementwise_buffers import unary_buffers
-from ttmesh.ops.elementwise.program_keys import unary_programs
+from ttmesh.ops.catalogue.program_keys import unary_programs
 from ttmesh.ops.goldens import elementwise as goldens
 from ttmesh.ops.lane_functions.unary_functions import PLAIN, WITH_PARAMETERS
 from ttmesh.tensor.calls.launch_op import Call
@@ -23,7 +23,6 @@ from ttmesh.tensor.operators import fill
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
-STATIC = ("variant", "rounding_mode")  # parameters that are choices rather than numbers
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
 
@@ -66,7 +65,7 @@ def _define_plain(name: str, function: Callable[[torch.Tensor], torch.Tensor]) -
 
 
 def _define_with_parameters(name: str, function: Callable[..., torch.Tensor]) -> OpFunction:
-    """Define an operation with number parameters, which are not part of the call's key."""
+    """Define an operation with number parameters; each number is a device program of its own."""
     _, *parameter_names = inspect.signature(function).parameters
 
     def lane(input_tensor: torch.Tensor, **parameters: Any) -> torch.Tensor:
@@ -77,7 +76,6 @@ def _define_with_parameters(name: str, function: Callable[..., torch.Tensor]) ->
         f"ttnn.{name}",
         golden=goldens.UNARY[name],
         check=CHECKS.get(name, check_output),
-        runtime=[name for name in parameter_names if name not in STATIC],
         takes=["input_tensor", *parameter_names],
         programs=unary_programs,
         scratch=unary_buffers,
@@ -173,7 +171,7 @@ def bitcast(input_tensor: torch.Tensor, dtype: DataType, specs: Sequence[TensorS
 
 @op(
     "ttnn.logical_not_", golden=goldens.UNARY["logical_not"], out=like_first,
-    writes="input_tensor",
+    writes="input_tensor", programs=unary_programs,
 )  # fmt: skip
 def logical_not_(input_tensor: torch.Tensor) -> torch.Tensor:
     """logical_not in place."""

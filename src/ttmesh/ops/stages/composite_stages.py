@@ -6,28 +6,13 @@ from collections.abc import Sequence
 from math import prod
 
 from ttmesh.base.dtypes import INTEGERS, DataType, Layout
+from ttmesh.ops.catalogue.program_keys import WITH_NUMBER
 from ttmesh.ops.stages.movement_stages import fill_padding, reshape, tile_spec, typecast
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.calls.launch_op import Call, StageRule
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 PROMOTES = frozenset({"MUL", "DIV"})  # take an integer operand beside a float one
-# binary operations that TT-NN runs as unary ones where the second operand is a number: they take rows as they are
-WITH_NUMBER = frozenset(
-    {
-        "POWER",
-        "MAXIMUM",
-        "MINIMUM",
-        "REMAINDER",
-        "FMOD",
-        "BIAS_GELU",
-        "BITWISE_AND",
-        "BITWISE_OR",
-        "BITWISE_XOR",
-        "LEFT_SHIFT",
-        "RIGHT_SHIFT",
-    }
-)
 
 
 def gate_stages(activation: str) -> StageRule:
