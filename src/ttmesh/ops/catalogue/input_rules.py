@@ -123,12 +123,14 @@ NORM: Mapping[str, InputRule] = {
 }  # fmt: skip
 
 
-def _moreh(name: str, dtypes: tuple[DataType, ...], *, comes_last: bool = False) -> InputRule:
+def _moreh(
+    name: str, dtypes: tuple[DataType, ...] = (BFLOAT16,), *, operand: str = "input", comes_last: bool = False
+) -> InputRule:
     listed = ", ".join(dtype.name for dtype in dtypes)
     return InputRule(
         frozenset(dtypes),
-        f"{name} input only supports specific data types. [{listed}]",
-        wrong_layout=f"{name} input only supports TILE layout.",
+        f"{name} {operand} only supports specific data types. [{listed}]",
+        wrong_layout=f"{name} {operand} only supports TILE layout.",
         comes_last=comes_last,
     )
 
@@ -141,7 +143,31 @@ _MOREH_SOFTMAX = InputRule(
 MOREH: Mapping[str, InputRule] = {
     "ttnn.moreh_mean": _moreh("moreh_mean", (BFLOAT16,), comes_last=True),
     "ttnn.moreh_sum": _moreh("moreh_sum", (BFLOAT16, INT32)),
-    "ttnn.moreh_norm": _moreh("moreh_abs_pow", (BFLOAT16, INT32)),
+    **dict.fromkeys(("ttnn.moreh_norm", "ttnn.moreh_abs_pow"), _moreh("moreh_abs_pow", (BFLOAT16, INT32))),
+    **dict.fromkeys(("ttnn.moreh_matmul", "ttnn.moreh_bmm", "ttnn.moreh_linear"), _moreh("moreh_matmul")),
+    "ttnn.moreh_sum_backward": _moreh("moreh_sum_backward", operand="output_grad"),
+    "ttnn.moreh_mean_backward": _moreh("moreh_mean_backward", operand="output_grad"),
+    "ttnn.moreh_norm_backward": _moreh("moreh_norm_backward"),
+    "ttnn.moreh_group_norm": _moreh("moreh_group_norm"),
+    "ttnn.moreh_group_norm_backward": _moreh("moreh_group_norm_backward_input_grad", operand="output_grad"),
+    "ttnn.moreh_norm_backward input": _moreh("moreh_layer_norm_backward_input_grad", operand="output_grad"),
+    "ttnn.moreh_layer_norm": InputRule(frozenset({BFLOAT16}), "moreh_layer_norm only supports bfloat16. Got: {}"),
+    "ttnn.moreh_clip_grad_norm": _moreh("moreh_clip_grad_norm_step1"),
+    "ttnn.moreh_adam": _moreh("moreh_adam", operand="params_in"),
+    "ttnn.moreh_adamw": _moreh("moreh_adamw", (BFLOAT16, BFLOAT8_B), operand="param_in"),
+    "ttnn.moreh_sgd": _moreh("moreh_sgd", operand="params_in"),
+    **dict.fromkeys(
+        ("ttnn.moreh_dot", "ttnn.moreh_times"), InputRule(frozenset({BFLOAT16, BFLOAT8_B}), "Unsupported data format")
+    ),
+    **dict.fromkeys(
+        ("ttnn.moreh_softmax_backward", "ttnn.moreh_softmin_backward", "ttnn.moreh_logsoftmax_backward"),
+        InputRule(
+            frozenset({BFLOAT16, BFLOAT8_B}),
+            "Output_tensor dtype should be bfloat16 or bfloat8_b",
+            wrong_layout="Output to softmax must be tilized",
+        ),
+    ),
+    "ttnn.moreh_fold": InputRule(layout=Layout.ROW_MAJOR, wrong_layout="Fold: only support input in ROW_MAJOR"),
     **dict.fromkeys(("ttnn.moreh_softmax", "ttnn.moreh_logsoftmax", "ttnn.moreh_softmin"), _MOREH_SOFTMAX),
 }
 

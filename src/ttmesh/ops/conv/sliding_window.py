@@ -28,6 +28,7 @@ from ttmesh.ops.configs.conv_config import (
 )
 from ttmesh.ops.conv import conv_weights
 from ttmesh.ops.conv.conv_buffers import circular_buffers
+from ttmesh.ops.conv.conv_programs import conv_programs, conv_stages, copy_tiles, is_matmul
 from ttmesh.ops.conv.conv_sharding import (
     TILE,
     ParallelConfig,
@@ -78,7 +79,10 @@ def _check(call: Call) -> None:
         )
 
 
-@device_operation("ttnn.conv2d", out=_spec, check=_check, scratch=lambda call: int(call["scratch_bytes"]))
+@device_operation(
+    "ttnn.conv2d", out=_spec, check=_check, scratch=lambda call: int(call["scratch_bytes"]),
+    programs=conv_programs, stages=conv_stages,
+)  # fmt: skip
 def _convolve(
     input: Lanes,
     weight: Lanes,
@@ -286,6 +290,8 @@ def convolve(
     batch, height, width, channels = size
     groups = groups or 1  # TT-NN's own tutorial asks for none
     weight, bias = weight_tensor, bias_tensor
+    plain = is_matmul(kernel, stride, dilation, padding) and not transposed
+    images = None if plain or input_tensor.device() is None else copy_tiles(input_tensor, size)
     if conv_weights.is_prepared(weight):
         conv_weights.check_prepared(weight, out_channels, channels, kernel)
     else:
@@ -310,7 +316,7 @@ def convolve(
     window = Window(
         batch * out[0] * out[1], batch * height * width, channels, out_channels, kernel, weight.dtype, x.dtype,
         dtype or x.dtype, bias is not None,
-        is_matmul=kernel == stride == dilation == (1, 1) and not any(padding) and not transposed,
+        is_matmul=is_matmul(kernel, stride, dilation, padding) and not transposed,
         out_width=out[1],
         depthwise=groups == channels == out_channels and kernel[0] == height == 1 and bias is None,
     )  # fmt: skip
@@ -337,6 +343,8 @@ def convolve(
         scratch_bytes=scratch,
         compute_config=compute_config,
     )
+    if images is not None:
+        deallocate(images)
     if config.deallocate_activation and not on_host and x.memory_config().is_l1():
         deallocate(x)
     return result, out, (weight, bias)

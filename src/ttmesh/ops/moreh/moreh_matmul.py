@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from ttmesh.base.dtypes import Layout
+from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import require
 from ttmesh.chip.numerics import engine
-from ttmesh.ops.catalogue.checks import normalize_dim
+from ttmesh.ops.catalogue.checks import normalize_dim, require_dtype
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import make_like_rule
 from ttmesh.ops.goldens import moreh as goldens
@@ -18,6 +18,7 @@ from ttmesh.ops.lane_functions.gemm import matmul_lanes
 from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims, equalize_ranks, flatten_lanes
 from ttmesh.ops.matmul.matmul import transpose_if
 from ttmesh.tensor.calls.gate import DeviceOperation
+from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
 
@@ -145,6 +146,11 @@ def compute_gradient(
     return result
 
 
+def _require_output(is_required: bool, output: Tensor | None, wrong: str) -> None:
+    """Raise for a gradient that is asked for without a tensor to write it into."""
+    require(not is_required or output is not None, wrong, "a tensor for it", "Pass one, or leave the gradient out.")
+
+
 @composite(
     "ttnn.moreh_matmul_backward",
     golden=goldens.matmul_backward,
@@ -160,6 +166,8 @@ def moreh_matmul_backward(
 ) -> list[Tensor | None]:
     """The gradients of a matmul's operands."""
     first, second = are_required_outputs
+    _require_output(first, input_a_grad, "Input gradient is marked required but not provided.")
+    _require_output(second, input_b_grad, "Other gradient is marked required but not provided.")
     return [
         compute_gradient("left", output_grad, input_b, input_a, input_a_grad, memory_config) if first else None,
         compute_gradient("right", output_grad, input_a, input_b, input_b_grad, memory_config) if second else None,
@@ -179,6 +187,8 @@ def moreh_bmm_backward(
 ) -> list[Tensor | None]:
     """The gradients of a batched matmul's operands."""
     first, second = are_required_outputs
+    _require_output(first, input_grad, "input_grad needs to have a value when input_requires_grad is True.")
+    _require_output(second, mat2_grad, "mat2_grad needs to have a value when mat2_requires_grad is True.")
     return [
         compute_gradient("left", output_grad, mat2, input, input_grad, input_grad_memory_config) if first else None,
         compute_gradient("right", output_grad, input, mat2, mat2_grad, mat2_grad_memory_config) if second else None,
@@ -225,6 +235,9 @@ def moreh_linear_backward(
 ) -> list[Tensor | None]:
     """The gradients of input, weight and bias."""
     first, second, third = are_required_outputs
+    _require_output(first, input_grad, "input_grad tensor should not be std::nullopt")
+    _require_output(second, weight_grad, "weight_grad tensor should not be std::nullopt")
+    _require_output(third and bias is not None, bias_grad, "bias_grad tensor should not be std::nullopt")
     computed_input_grad: Tensor | None = None
     if first:
         computed_input_grad = moreh_bmm(output_grad, weight, output=input_grad, memory_config=input_grad_memory_config)
@@ -262,7 +275,17 @@ def _gather_elements(
     return result.reshape(*tensors[0].shape[:lane_axes], *result.shape[1:])
 
 
-@op("ttnn.moreh_getitem", golden=goldens.getitem, outputs=("output",))
+def _check_getitem(call: Call) -> None:
+    for index in call["index_tensors"]:
+        require_dtype(index, DataType.INT32, "Index tensor must be of type INT32!")
+    rank = len(call.specs[0].shape)
+    by_column = any(dim % rank == rank - 1 for dim in call["index_dims"])
+    in_rows = call.specs[0].layout is Layout.ROW_MAJOR
+    wrong = "getitem for ROW_MAJOR layout not support W index tensor!"
+    require(not (in_rows and by_column), wrong, "TILE layout", "Convert it with ttnn.to_layout.")
+
+
+@op("ttnn.moreh_getitem", golden=goldens.getitem, check=_check_getitem, outputs=("output",))
 def moreh_getitem(
     input: torch.Tensor, index_tensors: Sequence[torch.Tensor], index_dims: Sequence[int], lane_axes: int
 ) -> torch.Tensor:

@@ -76,6 +76,11 @@ def moreh_sum(input: torch.Tensor, dim: Dims, keepdim: bool, lane_axes: int) -> 
 def _check_sum_backward(call: Call) -> None:
     wrong = "moreh_sum_backward needs the input's shape"
     require(call["input"] is not None or call["keepdim"], wrong, "input=", "Pass input=, or keepdim=True.")
+    if call["input"] is not None and not call["keepdim"]:
+        rank, given = len(call["input"].shape), len(call.specs[0].shape)
+        removed = [dim for dim in normalize_dims(call["dim"], rank) if dim < -2]
+        wrong = f"expected_rank {rank - len(removed)} == rank {given}"
+        require(given == rank - len(removed), wrong, "height and width kept with length 1", "Reshape the gradient.")
 
 
 @op(
@@ -286,6 +291,10 @@ def moreh_clip_grad_norm(
     memory_config: MemoryConfig | None,
 ) -> Any:
     """Scale gradients in place so that their total norm is at most max_norm; returns the norm before scaling."""
+    for gradient in inputs:
+        rank = len(gradient.shape)
+        wrong = f"ShapeBase[] index out of range. {rank} not in [-4, {rank})"
+        require(rank >= 4, wrong, "gradients of four dims", "Reshape them with ttnn.unsqueeze_to_4D.")
     arguments = {
         "inputs": list(inputs),
         "norm_type": norm_type,
