@@ -15,9 +15,11 @@ from ttmesh.chip.numerics import engine
 from ttmesh.ops.catalogue.definition import Golden, composite, device_operation
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.configs.conv_config import borders, pair
-from ttmesh.ops.conv.conv_sharding import HEIGHT, TILE, Window, make_parallel_config, read_parallel_config
 from ttmesh.ops.goldens import pool_resample as goldens
 from ttmesh.ops.lane_functions.engine_windows import sum_windows
+from ttmesh.ops.pool.pool_sharding import PoolWork, choose_cores, index_bytes, shard_output
+from ttmesh.ops.pool.pool_stages import pool_stages
+from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -55,19 +57,63 @@ def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 
 
 def _choose_memory(call: Call, shape: Sequence[int], layout: Layout, x: TensorSpec) -> MemoryConfig:
-    """Interleaved if the input is in DRAM, else sharded on the input's cores or on the most that divide the rows."""
-    input_memory = x.memory_config
-    if input_memory.is_dram():
-        return MemoryConfig(buffer_type=input_memory.buffer_type)
-    step = TILE if layout is Layout.TILE else 1
-    if input_memory.shard_spec is not None:
-        return read_parallel_config(input_memory).memory(shape[2], shape[3], row_step=step)
-    window = Window(shape[2], 0, shape[3], shape[3], (1, 1), x.dtype, x.dtype)
-    scheme = call["applied_shard_scheme"] or HEIGHT
-    cores = make_parallel_config(
-        scheme, window, call.mesh.compute_with_storage_grid_size(), tile_rows=layout is Layout.TILE
-    )
-    return cores.memory(shape[2], shape[3], row_step=step)
+    """Shards in L1; the mean of whole images stays interleaved, as a reduction's result."""
+    if call["kind"] == "avg" and call["stride"] is None and tuple(call["window"]) == (1, 1):
+        return MemoryConfig(buffer_type=x.memory_config.buffer_type)
+    work = _describe_work(call, shape[2], layout)
+    return shard_output(choose_cores(call, work), work)
+
+
+def _describe_work(call: Call, rows: int, layout: Layout) -> PoolWork:
+    x, (_, height, width, channels) = call.specs[0], call["size"]
+    exact = not call["ceil_mode"] or not _has_ceil_windows(call)
+    padded = any(call["padding"] or ())
+    return PoolWork(
+        rows=rows, channels=channels, window=_window_of(call), dtype=x.dtype, tiled_input=x.layout is Layout.TILE,
+        tiled_output=layout is Layout.TILE, averages=call["kind"] == "avg",
+        scalar_per_core=call["kind"] != "avg" or call["divisor_override"] is not None
+        or (exact and (call["count_include_pad"] is not False or not padded)),
+        index_bytes=index_bytes(height, width) if call["return_indices"] else 0,
+    )  # fmt: skip
+
+
+def _stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Composition, Sequence[PlannedTensor]] | None:
+    """The programs of a pool; a pool of whole images is a reduction."""
+    batch, height, width, _ = call["size"]
+    rows, window = results[0].shape[2], _window_of(call)
+    if call["stride"] is None:
+        out = tuple(call["window"])
+        stride = tuple(length // count for length, count in zip((height, width), out, strict=True))
+        if call["kind"] == "avg" and out == (1, 1):
+            return None
+    else:
+        stride = call["stride"]
+        dilation, padding = call["dilation"] or (1, 1), call["padding"]
+        image = torch.empty(height, width, device="meta")
+        out = _count_windows(image, window, stride, padding, dilation, call["ceil_mode"])
+    assert batch * out[0] * out[1] == rows, "windows are counted as the pool counts them"
+    return pool_stages(call, results, _describe_work(call, rows, results[0].layout), out, window, stride)
+
+
+def _window_of(call: Call) -> tuple[int, int]:
+    """The window; that of an adaptive pool covers the image divided by the result."""
+    window: tuple[int, int] = call["window"]
+    if call["stride"] is not None:
+        return window
+    _, height, width, _ = call["size"]
+    down, across = (length - (count - 1) * (length // count) for length, count in zip((height, width), window, strict=True))
+    return down, across
+
+
+def _has_ceil_windows(call: Call) -> bool:
+    """Whether ceil_mode adds a window that floor would leave out."""
+    size, window, stride, padding = call["size"], call["window"], call["stride"], call["padding"]
+    dilation = call["dilation"] or (1, 1)
+    for i, length in enumerate(size[1:3]):
+        span = length + padding[2 * i] + padding[2 * i + 1] - dilation[i] * (window[i] - 1) - 1
+        if span % stride[i]:
+            return True
+    return False
 
 
 def _scratch(call: Call) -> int:
@@ -111,7 +157,7 @@ def _count_windows(
     return counts[0], counts[1]
 
 
-@device_operation("ttnn.max_pool2d", out=_spec, check=_check, scratch=_scratch)
+@device_operation("ttnn.max_pool2d", out=_spec, check=_check, scratch=_scratch, stages=_stages)
 def _max_pool(
     input: Lanes,
     size: Size,
@@ -139,7 +185,7 @@ def _max_pool(
     return apply_pool(input, size, lane_axes, pool)
 
 
-@device_operation("ttnn.avg_pool2d", out=_spec, check=_check, scratch=_scratch)
+@device_operation("ttnn.avg_pool2d", out=_spec, check=_check, scratch=_scratch, stages=_stages)
 def _avg_pool(
     input: Lanes,
     size: Size,
@@ -197,7 +243,7 @@ def _average_on_engine(
     return result
 
 
-@device_operation("ttnn.adaptive_pool2d", out=_spec, check=_check, scratch=_scratch)
+@device_operation("ttnn.adaptive_pool2d", out=_spec, check=_check, scratch=_scratch, stages=_stages)
 def _adaptive_pool(input: Lanes, size: Size, window: tuple[int, int], kind: str, lane_axes: int) -> Any:
     def pool(images: Lanes) -> Lanes:
         widened = images.float()
@@ -249,6 +295,7 @@ def max_pool2d(
         dilation=pair(dilation),
         ceil_mode=ceil_mode,
         return_indices=return_indices,
+        kind="max",
         memory_config=memory_config,
         applied_shard_scheme=applied_shard_scheme,
         out_dtype=DataType.BFLOAT16 if dtype is None else dtype,
@@ -286,6 +333,7 @@ def avg_pool2d(
         ceil_mode=ceil_mode,
         count_include_pad=count_include_pad,
         divisor_override=divisor_override,
+        kind="avg",
         memory_config=memory_config,
         applied_shard_scheme=applied_shard_scheme,
         out_dtype=DataType.BFLOAT16 if dtype is None else dtype,

@@ -1,0 +1,82 @@
+"""The device programs of a pool, and what they take of L1: shards, rows with those of neighbours, the result."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from math import prod
+
+from ttmesh.base.dtypes import BLOCK_FLOATS, BufferType, DataType, Layout
+from ttmesh.ops.conv.conv_sharding import ParallelConfig
+from ttmesh.ops.pool.pool_sharding import PoolWork, choose_cores, input_memory, shard_output
+from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
+from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
+from ttmesh.tensor.spec.shard_config import div_up
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+
+Two = tuple[int, int]
+OPTIONS = ("size", "window", "stride", "padding", "dilation", "ceil_mode", "kind", "out_dtype", "out_layout")
+
+
+def count_halo_rows(size: Sequence[int], out: Two, window: Two, stride: Two, padding: Sequence[int], dilation: Two, cores: int) -> int:
+    """The most rows that one core reads: from the first element of its first window to the last of its last."""
+    batch, height, width = size[:3]
+    (down, across), (high, wide) = out, window
+    top, bottom, left, right = padding
+    line = max(width + left + right, (across - 1) * stride[1] + dilation[1] * (wide - 1) + 1)
+    image = line * max(height + top + bottom, (down - 1) * stride[0] + dilation[0] * (high - 1) + 1)
+
+    def first_element(output: int) -> int:
+        which, place = divmod(output, down * across)
+        return which * image + place // across * stride[0] * line + place % across * stride[1]
+
+    outputs, reach = batch * down * across, dilation[0] * (high - 1) * line + dilation[1] * (wide - 1)
+    share = div_up(outputs, cores)
+    starts = range(0, outputs, share)
+    return max(first_element(min(start + share, outputs) - 1) - first_element(start) + reach + 1 for start in starts)
+
+
+def halo_spec(cores: ParallelConfig, rows: int, width: int, dtype: DataType) -> TensorSpec:
+    """The rows of all cores with those of their neighbours, in row-major order."""
+    config = MemoryConfig(cores.layout, BufferType.L1, ShardSpec(cores.grid, (rows, width), cores.orientation))
+    wide = DataType.BFLOAT16 if dtype in BLOCK_FLOATS else dtype
+    shape = (1, 1, cores.cores_rows * rows, cores.cores_channels * width)
+    return TensorSpec(shape, wide, Layout.ROW_MAJOR, memory_config=config)
+
+
+def pool_stages(
+    call: Call, results: Sequence[TensorSpec], work: PoolWork, out: Two, window: Two, stride: Two
+) -> tuple[Composition, Sequence[PlannedTensor]] | None:
+    """Into shards, the rows of neighbours, a move into the room that the shards leave, the pool, and out of shards."""
+    if len(results) > 1:
+        return None
+    c, x, final = Composition(), PlannedTensor(call.specs[0]), results[0]
+    cores, memory = choose_cores(call, work), call.specs[0].memory_config
+    rows, padding = prod(call["size"][:3]), call["padding"] or (0, 0, 0, 0)
+    key: Hashable = (call.name, call.specs, *(call[name] for name in OPTIONS))
+    shards = x
+    config = memory if memory.is_sharded() else input_memory(cores, work, rows)
+    assert config.shard_spec is not None, "a pool works on two-dimensional shards"
+    if not memory.is_sharded():
+        flat = TensorSpec((1, 1, rows, x.spec.shape[-1]), x.spec.dtype, x.spec.layout, memory_config=config)
+        shards = c.run("interleaved_to_sharded", flat, x)
+    sticks = count_halo_rows(call["size"], out, window, stride, padding, call["dilation"] or (1, 1), cores.cores_rows)
+    c.launch((key, "halo", config))
+    spec = halo_spec(cores, sticks, config.shard_spec.shape[1], x.spec.dtype)
+    first = c.allocate(spec)
+    leaves = shards is not x and not memory.is_l1()
+    if leaves:
+        c.free(shards)
+    c.free(first)
+    moved = c.allocate(spec)
+    if leaves:
+        c.launch((key, "move", config))
+    c.launch((key, "pool", config))
+    sharded = final.memory_config.is_sharded()
+    made = c.allocate(final if sharded else final.with_memory_config(shard_output(cores, work)))
+    if not sharded:
+        made = c.replace(made, c.run("sharded_to_interleaved", final, made))
+    c.free(moved)
+    if shards is not x:
+        c.free(shards)
+    return c, [made]
