@@ -26,7 +26,33 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "ttnn.argmax": (-1,),
     **dict.fromkeys(("ttnn.sum", "ttnn.mean", "ttnn.max", "ttnn.min", "ttnn.std", "ttnn.var"), (-1,)),
 }
-ELSEWHERE = ("ttnn.softcap", "ttnn.scale_causal_mask_hw_dims_softmax_in_place")  # need another chip, or a mask
+T = object()  # stands for the tensor itself
+ARGUMENTS |= {
+    "ttnn.moreh_abs_pow": (2.0,),
+    "ttnn.moreh_sum_backward": (),
+    "ttnn.moreh_norm_backward": (T, T, 2.0),
+    "ttnn.moreh_group_norm": (1,),
+    "ttnn.moreh_group_norm_backward": (T, T, T, 1),
+    "ttnn.moreh_layer_norm": (1,),
+    **dict.fromkeys(("ttnn.moreh_adam", "ttnn.moreh_adamw"), (T, T, T)),
+    "ttnn.moreh_sgd": (T,),
+    **dict.fromkeys(("ttnn.moreh_matmul", "ttnn.moreh_bmm", "ttnn.moreh_linear", "ttnn.moreh_dot"), (T,)),
+    **dict.fromkeys(
+        ("ttnn.moreh_softmax_backward", "ttnn.moreh_softmin_backward", "ttnn.moreh_logsoftmax_backward"), (T, 1)
+    ),
+}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "ttnn.moreh_sum_backward": {"input": T},
+    "ttnn.moreh_mean_backward": {"input_grad_shape": (64, 64), "keepdim": True},
+    **{key: {"step": 1} for key in ("ttnn.moreh_adam", "ttnn.moreh_adamw")},
+    "ttnn.moreh_sgd": {"momentum_initialized": False},
+    "ttnn.moreh_fold": {"output_size": (8, 8), "kernel_size": (1, 1)},
+}
+SEVERAL_SHAPES = ("moreh_sum_backward", "moreh_norm_backward", "moreh_group_norm_backward")
+ELSEWHERE = (  # need another chip, a mask, tensors of several shapes, or are parts of other operations
+    "ttnn.softcap", "ttnn.scale_causal_mask_hw_dims_softmax_in_place", "ttnn.moreh_clip_grad_norm", "ttnn.moreh_times",
+    "ttnn.moreh_norm_backward input", "ttnn.moreh_mean_backward", *(f"ttnn.{name}" for name in SEVERAL_SHAPES),
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +73,12 @@ def shards(kind: str, columns: int, rows: int, shape: list[int]):
     return ttnn.MemoryConfig(getattr(ttnn.TensorMemoryLayout, f"{kind}_SHARDED"), ttnn.BufferType.L1, spec)
 
 
+@pytest.mark.parametrize("name", SEVERAL_SHAPES)
+def test_gradients_of_moreh_refuse_float32_in_ttnns_words(mesh, name: str) -> None:
+    with pytest.raises(RuntimeError, match=r"only supports specific data types. \[BFLOAT16\]"):
+        call(f"ttnn.{name}", on(mesh, DataType.FLOAT32))
+
+
 HEIGHT, WIDTH, BLOCK = (
     shards("HEIGHT", 2, 1, [32, 64]),
     shards("WIDTH", 2, 1, [64, 32]),
@@ -55,7 +87,9 @@ HEIGHT, WIDTH, BLOCK = (
 
 
 def call(name: str, tensor):
-    return catalogue[name].function(tensor, *ARGUMENTS.get(name, ()))
+    values = [tensor if value is T else value for value in ARGUMENTS.get(name, ())]
+    options = {key: tensor if value is T else value for key, value in OPTIONS.get(name, {}).items()}
+    return catalogue[name].function(tensor, *values, **options)
 
 
 def text_of(template: str, value: str) -> str:

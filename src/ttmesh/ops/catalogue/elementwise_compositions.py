@@ -22,6 +22,7 @@ from ttmesh.tensor.calls.launch_op import Call, StageRule
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 FORMATS = {DataType.BFLOAT16: "bf16", DataType.FLOAT32: "f32", DataType.BFLOAT8_B: "bf8"}
+BY_SHAPE = frozenset({"Copy", "UnaryBackward", "BinaryBackward"})  # programs of one shape each
 Identity = tuple[str, int, str]  # the operation, how many tensors it gets, their format
 
 
@@ -54,7 +55,12 @@ def composition_stages(name: str) -> StageRule:
 
     def stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Composition, Sequence[PlannedTensor]] | None:
         specs = call.specs
-        if not specs or any(call.outputs) or not _are_alike(specs, results) or not all(call["are_required_outputs"] or (1,)):
+        if (
+            not specs
+            or any(call.outputs)
+            or not _are_alike(specs, results)
+            or not all(call["are_required_outputs"] or (1,))
+        ):
             return None
         format_name = FORMATS.get(specs[0].dtype, "bf16")
         tokens = read_tables().steps.get((name + _find_variant(call), len(specs), format_name))
@@ -94,8 +100,8 @@ def _follow(
             made[token[1:-1]] = c.allocate(places[token[-1]])
         elif token[0] == "-":
             c.free(made[token[1:]])
-        else:
-            c.launch(_program_key(name, token, places, call))
+        elif not token.startswith("fill") or (given.layout is Layout.TILE and given.dtype in FORMATS):
+            c.launch(_program_key(name, token, places, call))  # rows and integers are filled on the host
     numbers = tokens[end + 1 :]
     if len(numbers) != len(results) or len(set(numbers)) != len(numbers):
         return None
@@ -119,7 +125,7 @@ def _program_key(name: str, token: str, places: Mapping[str, TensorSpec], call: 
     values = (_read_parameter(parameter, call),) if parameter else ()
     if function.islower() and not function.startswith("own"):
         return unary_key(f"ttnn.{function}", operands[0], result.memory_config, values)
-    shape = tuple(result.shape) if function[0].isupper() and "Unary" not in function[:5] else None
+    shape = tuple(result.shape) if function in BY_SHAPE else None
     kinds_of_all = tuple((spec.dtype, spec.layout, spec.memory_config) for spec in (*operands, result))
     return "" if function == "Copy" else name, program, values, kinds_of_all, shape
 

@@ -15,7 +15,11 @@ Programs = Callable[[Call], tuple[Hashable, ...]]
 CHAINS = ("activations", "input_tensor_a_activations", "input_tensor_b_activations")
 NO_CHAINS: tuple[tuple[Hashable, ...], ...] = ((), (), ())
 # unary operations whose program another one shares
-SAME_PROGRAM = {"ttnn.sigmoid_accurate": "ttnn.sigmoid", "ttnn.swish": "ttnn.silu", "ttnn.logical_not_": "ttnn.logical_not"}
+SAME_PROGRAM = {
+    "ttnn.sigmoid_accurate": "ttnn.sigmoid",
+    "ttnn.swish": "ttnn.silu",
+    "ttnn.logical_not_": "ttnn.logical_not",
+}
 NOT_PARAMETERS = frozenset({"memory_config", "output_tensor", "sub_core_grids", "ops_chain", "vector_mode"})
 # binary operations that TT-NN runs as unary ones where the second operand is a number, each number a program of its own
 WITH_NUMBER = frozenset(

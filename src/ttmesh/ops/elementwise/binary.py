@@ -19,6 +19,7 @@ from ttmesh.base.errors import MeshError, require
 from ttmesh.chip.formats.block_float import combine_and_quantise
 from ttmesh.chip.formats.storage import finish
 from ttmesh.ops.catalogue.definition import OpFunction, alias, catalogue, op
+from ttmesh.ops.catalogue.program_keys import BY_VALUE, binary_programs
 from ttmesh.ops.configs.activations import Activation, apply
 from ttmesh.ops.elementwise.binary_rules import (
     ARITHMETIC,
@@ -36,7 +37,6 @@ from ttmesh.ops.elementwise.binary_rules import (
 )
 from ttmesh.ops.elementwise.elementwise_buffers import binary_buffers
 from ttmesh.ops.elementwise.fpu_binary import specialise_addition
-from ttmesh.ops.catalogue.program_keys import BY_VALUE, binary_programs
 from ttmesh.ops.goldens import operands as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import equalize_ranks
 from ttmesh.ops.lane_functions.unary_functions import pack_nan, to_float32

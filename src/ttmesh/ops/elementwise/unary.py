@@ -12,10 +12,10 @@ from ttmesh.base.dtypes import ELEMENT_BYTES, Arch, DataType
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.chip.formats.storage import lane_dtype
 from ttmesh.ops.catalogue.definition import OpFunction, composite, op
+from ttmesh.ops.catalogue.program_keys import unary_programs
 from ttmesh.ops.catalogue.spec_rules import Inferred, like_first, make_output_spec
 from ttmesh.ops.configs.activations import Activation, apply
 from ttmesh.ops.elementwise.elementwise_buffers import unary_buffers
-from ttmesh.ops.catalogue.program_keys import unary_programs
 from ttmesh.ops.goldens import elementwise as goldens
 from ttmesh.ops.lane_functions.unary_functions import PLAIN, WITH_PARAMETERS
 from ttmesh.tensor.calls.launch_op import Call

@@ -7,6 +7,7 @@ import torch
 from ttmesh.base.dtypes import DataType, Layout, PrintedEnum
 from ttmesh.base.errors import ShapeError, require
 from ttmesh.chip.backends.index_guard import index_error
+from ttmesh.ops.catalogue.checks import require_dtype
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import gather_scatter as goldens
@@ -26,9 +27,9 @@ class EmbeddingsType(PrintedEnum):
 
 def _check(call: Call) -> None:
     ids, weight = call.specs
-    allowed = (DataType.UINT32, DataType.BFLOAT16, DataType.INT32)
-    wrong = f"Input tensor must be UINT32, INT32 or BFLOAT16, got {ids.dtype}"
-    require(ids.dtype in allowed, wrong, "uint32 ids", "Convert the ids with ttnn.typecast.")
+    require_dtype(ids, (DataType.UINT32, DataType.BFLOAT16), "Input must be UINT32 or BFLOAT16")
+    halves = (DataType.BFLOAT16, DataType.BFLOAT8_B, DataType.BFLOAT4_B)  # block floats are widened first
+    require_dtype(weight, halves, "Weights tensor must have BFLOAT16 dtype")
     row_major_output = call["layout"] is None and weight.layout is Layout.ROW_MAJOR
     changes_dtype = call["dtype"] not in (None, weight.dtype)
     wrong = "Can only typecast output embeddings when producing TILE_LAYOUT output"
@@ -91,7 +92,12 @@ def _grad_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [make_output_spec(call, inferred[0][0], source=2, dtype=call.specs[2].dtype, layout=Layout.TILE)]
 
 
-@op("ttnn.embedding_bw", golden=goldens.embedding_bw, out=_grad_spec)
+def _check_gradient(call: Call) -> None:
+    wrong = "Output gradient tensor must be BFLOAT16 or BFLOAT8_B"
+    require_dtype(call.specs[2], (DataType.BFLOAT16, DataType.BFLOAT8_B), wrong)
+
+
+@op("ttnn.embedding_bw", golden=goldens.embedding_bw, out=_grad_spec, check=_check_gradient)
 def embedding_bw(
     input_tensor: torch.Tensor, weight_tensor: torch.Tensor, output_gradient_tensor: torch.Tensor, lane_axes: int
 ) -> torch.Tensor:

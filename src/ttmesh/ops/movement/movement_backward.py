@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from ttmesh.base.dtypes import DataType
 from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.checks import normalize_dim
 from ttmesh.ops.catalogue.definition import composite, device_operation
@@ -85,6 +86,13 @@ def repeat_bw(
     grad_tensor: Tensor, input_tensor: Tensor, shape: Sequence[int], memory_config: MemoryConfig | None
 ) -> Grads:
     """The gradients of all repeats, summed."""
+    wrong = "repeat[1], [2], [3] should be 1"
+    require(
+        all(count == 1 for count in shape[1:4]), wrong, "repeats along the first dim", "Repeat along one dim at a time."
+    )
+    dtype = grad_tensor.dtype
+    wrong = "moreh_sum input only supports specific data types. [BFLOAT16, INT32]"
+    require(dtype in (DataType.BFLOAT16, DataType.INT32), wrong, "bfloat16 or int32", "Convert it with ttnn.typecast.")
     arguments = {
         "grad_tensor": grad_tensor,
         "input_tensor": input_tensor,

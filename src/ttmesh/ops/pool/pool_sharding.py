@@ -57,7 +57,9 @@ def choose_cores(call: Call, work: PoolWork) -> ParallelConfig:
 def input_memory(cores: ParallelConfig, work: PoolWork, rows: int) -> MemoryConfig:
     """The shards that an interleaved input is put in."""
     height = round_up(rows, cores.cores_rows * (TILE if work.tiled_input else 1)) // cores.cores_rows
-    width = round_up(work.channels, cores.cores_channels * (TILE if work.tiled_input else STICK)) // cores.cores_channels
+    width = (
+        round_up(work.channels, cores.cores_channels * (TILE if work.tiled_input else STICK)) // cores.cores_channels
+    )
     return MemoryConfig(cores.layout, BufferType.L1, ShardSpec(cores.grid, (height, width), cores.orientation))
 
 
@@ -116,4 +118,3 @@ def _l1_bytes(cores: ParallelConfig, work: PoolWork) -> int:
 def index_bytes(height: int, width: int) -> int:
     """Bytes of an index into an image."""
     return 2 if height * width <= 65535 else 4
-

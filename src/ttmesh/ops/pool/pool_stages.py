@@ -18,7 +18,9 @@ Two = tuple[int, int]
 OPTIONS = ("size", "window", "stride", "padding", "dilation", "ceil_mode", "kind", "out_dtype", "out_layout")
 
 
-def count_halo_rows(size: Sequence[int], out: Two, window: Two, stride: Two, padding: Sequence[int], dilation: Two, cores: int) -> int:
+def count_halo_rows(
+    size: Sequence[int], out: Two, window: Two, stride: Two, padding: Sequence[int], dilation: Two, cores: int
+) -> int:
     """The most rows that one core reads: from the first element of its first window to the last of its last."""
     batch, height, width = size[:3]
     (down, across), (high, wide) = out, window

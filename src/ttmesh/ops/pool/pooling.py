@@ -101,7 +101,9 @@ def _window_of(call: Call) -> tuple[int, int]:
     if call["stride"] is not None:
         return window
     _, height, width, _ = call["size"]
-    down, across = (length - (count - 1) * (length // count) for length, count in zip((height, width), window, strict=True))
+    down, across = (
+        length - (count - 1) * (length // count) for length, count in zip((height, width), window, strict=True)
+    )
     return down, across
 
 
