@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from harness import Arguments, Case, On
 
-from ttmesh.base.dtypes import float32, int32
+from ttmesh.base.dtypes import bfloat16, int32
 
 SHAPE = (2, 3, 33, 40)
 
@@ -99,8 +99,8 @@ CASES = [
     Case("ttnn.moreh_nll_loss/none", loss("none")),
     Case("ttnn.moreh_nll_loss_backward", loss_backward),
     Case("ttnn.moreh_nll_loss_unreduced_backward", losses_backward),
-    Case("ttnn.moreh_adam", adam, (float32,)),
-    Case("ttnn.moreh_adamw", adam, (float32,)),
+    Case("ttnn.moreh_adam", adam, (bfloat16,)),
+    Case("ttnn.moreh_adamw", adam, (bfloat16,)),
     Case(
         "ttnn.moreh_sgd",
         args((40, 50), (40, 50), (40, 50), lr=0.1, momentum=0.9, nesterov=True, momentum_initialized=True),

@@ -45,7 +45,7 @@ def _check(call: Call) -> None:
     arch, config = call.mesh.arch(), call["compute_kernel_config"]
     require(
         arch is Arch.BLACKHOLE,
-        f"indexer_score is only supported on Blackhole, got {arch}",
+        f"indexer_score is only supported on Blackhole, got {arch.name.lower()}",
         "a Blackhole system",
         "Choose a Blackhole system with TTMESH_SYSTEM or --system.",
     )

@@ -72,7 +72,7 @@ def composition_stages(name: str) -> StageRule:
 def _find_variant(call: Call) -> str:
     """Options that lead to another composition: /floor, /tanh, or the one bound of two that is given."""
     options = [value for value in (call["rounding_mode"], call["approximate"]) if value not in (None, "none")]
-    bounds = [bound for bound in ("min", "max") if bound in call.arguments and call[bound] is not None]
+    bounds = [bound for bound in ("min", "max") if isinstance(call[bound], int | float)]
     one_bound = len(bounds) == 1 and len(call.specs) == 2
     return "".join(f"/{option}" for option in (*options, *(bounds if one_bound else ())))
 

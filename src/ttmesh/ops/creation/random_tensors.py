@@ -245,7 +245,15 @@ def _dropout_lane(
     return torch.where(_uniform(shape, 0.0, 1.0, seed, torch_device) < probability, 0.0, input_tensor * scale)
 
 
+FORMAT_NUMBERS = {float32: 1, DataType.UINT32: 2, DataType.BFLOAT8_B: 3, DataType.BFLOAT4_B: 4}  # in TT-NN's enum
+
+
 def _check_dropout(call: Call) -> None:
+    dtype = call.specs[0].dtype
+    wrong = "Dropout operation requires input and output data types to match."
+    number = FORMAT_NUMBERS.get(dtype, 0)
+    wrong = f"{wrong} Input data type: {number}, Output data type: 0"
+    require(dtype is bfloat16, wrong, "bfloat16", "Convert it with ttnn.typecast.")
     wrong = f"Dropout probability must be between 0 and 1, got {call['probability']}"
     require(0 <= call["probability"] <= 1, wrong, "a number from 0 to 1", "Change the probability.")
 

@@ -260,6 +260,23 @@ def _check_divisor(call: Call) -> None:
     require(divisor > 0, f"Divisor must be positive, got {divisor}", "a positive number", "Pass a divisor above 0.")
 
 
+def _bind_number(specialise: Specialise) -> Specialise:
+    """The same with a number for the second operand, which plans of such operations keep."""
+
+    def bind(case: Case) -> Callable[..., Tensor] | None:
+        function, number = specialise(case), case["input_tensor_b"]
+        if function is None or len(case.tensors) > 1:
+            return function
+
+        @functools.wraps(function)
+        def compute(a: Tensor) -> Tensor:
+            return function(a, number)
+
+        return compute
+
+    return bind
+
+
 def _define_binary(name: str, kind: BinaryKind) -> OpFunction:
     lane = fuse_activations(kind.function)
     lane.__doc__ = f"{name} of two tensors, or of a tensor and a number."
@@ -267,6 +284,8 @@ def _define_binary(name: str, kind: BinaryKind) -> OpFunction:
     programs = binary_programs(kind.op_type)
     runtime = () if kind.op_type in BY_VALUE else ("input_tensor_b",)
     specialise = specialise_addition(kind.op_type, specialise_plain(kind.function))
+    if kind.op_type in BY_VALUE:
+        specialise = _bind_number(specialise)
     if kind.in_place:
         in_place[name] = op(
             f"ttnn.{name}_", golden=goldens.IN_PLACE[name], out=binary_spec(), check=check, runtime=runtime,

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ttmesh.base.dtypes import INTEGERS, TILE_LAYOUT, DataType, Layout, TensorMemoryLayout, bfloat16, float32, int32
+from ttmesh.base.dtypes import (
+    BLOCK_FLOATS,
+    INTEGERS,
+    TILE_LAYOUT,
+    DataType,
+    Layout,
+    TensorMemoryLayout,
+    bfloat16,
+    float32,
+    int32,
+)
 from ttmesh.base.errors import MeshError, ShapeError, require
 from ttmesh.ops.catalogue.definition import OpFunction, op
+from ttmesh.ops.catalogue.program_keys import binary_key
 from ttmesh.ops.catalogue.spec_rules import Inferred, fit_shards, like_first
 from ttmesh.ops.elementwise.binary_rules import binary_spec, is_tensor
 from ttmesh.ops.elementwise.ternary import equalize_operands
@@ -19,6 +30,7 @@ from ttmesh.ops.goldens import movement, reduction
 from ttmesh.ops.goldens import operands as goldens
 from ttmesh.ops.lane_functions.unary_functions import to_float32
 from ttmesh.ops.stages.composite_stages import gate_stages, normalize_stages, spread_hw_stages
+from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
@@ -26,6 +38,8 @@ ACTIVATIONS = {"glu": "SIGMOID", "reglu": "", "geglu": "GELU", "swiglu": "SILU"}
 GATES: dict[str, Callable[[Tensor], Tensor]] = {
     "glu": torch.sigmoid, "reglu": torch.relu, "geglu": functional.gelu, "swiglu": functional.silu,
 }  # fmt: skip
+
+
 TWO_TILES = 64  # so that each half fills tiles
 
 
@@ -33,12 +47,13 @@ def _check_halves(call: Call) -> None:
     spec, dim = call.specs[0], call["dim"]
     if len(spec.shape) != 4:
         raise ShapeError("Cannot support non-rank 4 Tensor", expected="4 dims", fix="Use ttnn.unsqueeze_to_4D.")
-    if dim not in (-1, 3) or spec.shape[-1] % TWO_TILES:
-        raise ShapeError(
-            "Split tensor dimension should be in full tile",
-            expected=f"dim -1 or 3 of a multiple of {TWO_TILES}, not dim {dim} of {spec.shape[-1]}",
-            fix="Pad the last dim.",
-        )
+    if dim not in (-1, 3):
+        wrong = f"glu-family ops only support the last dimension, got dim={dim}"
+        raise ShapeError(wrong, expected="dim -1 or 3", fix="Permute the tensor so that the gates come last.")
+    width = spec.padded_shape[-1]
+    if width % TWO_TILES or spec.shape[-1] % 2:
+        wrong = "Split tensor dimension should be in full tile"
+        raise ShapeError(wrong, expected=f"a multiple of {TWO_TILES}, not {width}", fix="Pad the last dim.")
 
 
 def _check_gate(activation: str) -> Callable[[Call], None]:
@@ -323,13 +338,27 @@ def std_hw(input_tensor: Tensor) -> Tensor:
     return _variance_hw(input_tensor, root=True)
 
 
-@op("ttnn.tril", golden=movement.tril, min_rank=2)
+def _mask_stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Composition, Sequence[PlannedTensor]] | None:
+    """The host's mask of ones, and its product with the tensor."""
+    spec = call.specs[0]
+    if spec.layout is not Layout.TILE or spec.memory_config.is_sharded():
+        return None
+    c, config = Composition(), results[0].memory_config
+    dtype = DataType.BFLOAT16 if spec.dtype in BLOCK_FLOATS else spec.dtype
+    mask = c.allocate(TensorSpec(spec.shape, dtype, spec.layout, memory_config=config))
+    c.launch(binary_key("MUL", (spec, mask.spec), spec.dtype, config))
+    made = c.allocate(results[0])
+    c.free(mask)
+    return c, [made]
+
+
+@op("ttnn.tril", golden=movement.tril, min_rank=2, stages=_mask_stages)
 def tril(input_tensor: Tensor, diagonal: int) -> Tensor:
     """The lower triangle of the last two dims, zeros elsewhere."""
     return torch.tril(input_tensor, diagonal)
 
 
-@op("ttnn.triu", golden=movement.triu, min_rank=2)
+@op("ttnn.triu", golden=movement.triu, min_rank=2, stages=_mask_stages)
 def triu(input_tensor: Tensor, diagonal: int) -> Tensor:
     """The upper triangle of the last two dims, zeros elsewhere."""
     return torch.triu(input_tensor, diagonal)

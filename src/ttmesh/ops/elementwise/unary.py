@@ -96,7 +96,7 @@ def _check_softcap(call: Call) -> None:
     dtype, arch = call.specs[0].dtype, call.mesh.arch()
     wrong = None
     if arch is not Arch.BLACKHOLE:
-        wrong = f"Unary: SOFTCAP is implemented for Blackhole only, got arch {arch}"
+        wrong = f"Unary: SOFTCAP is implemented for Blackhole only, got arch {arch.name.lower()}"
     elif dtype not in (DataType.BFLOAT16, DataType.BFLOAT8_B):
         wrong = f"Unary: SOFTCAP supports BFLOAT16 and BFLOAT8_B inputs, got dtype {dtype}"
     elif not call["beta"]:

@@ -113,11 +113,13 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return result if bias is None else result + bias
 
 
-def matmul_backward(output_grad: Tensor, a: Tensor, b: Tensor) -> list[Tensor]:
+def matmul_backward(output_grad: Tensor, a: Tensor, b: Tensor, **_: Any) -> list[Tensor]:
     return compute_gradients(torch.matmul, output_grad, a, b)
 
 
-def linear_backward(output_grad: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> list[Tensor]:
+def linear_backward(
+    output_grad: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = None, **_: Any
+) -> list[Tensor]:
     operands = [input, weight] if bias is None else [input, weight, bias]
     return compute_gradients(linear, output_grad, *operands)
 

@@ -25,7 +25,7 @@ FLOAT_FORMATS = {DataType.BFLOAT16, DataType.FLOAT32}
 
 def _check_device_and_memory(call: Call, operation: str) -> None:
     arch, memory_config = call.mesh.arch(), call["memory_config"]
-    wrong = f"{operation}: FP8_E4M3 path requires Blackhole hardware, got arch {arch}"
+    wrong = f"FP8_E4M3 is not supported on arch {arch.name.lower()}: {operation} needs Blackhole hardware"
     require(
         arch is Arch.BLACKHOLE, wrong, "a Blackhole system", "Choose a Blackhole system with TTMESH_SYSTEM or --system."
     )

@@ -97,8 +97,9 @@ NO_INDEX = 0xFFFFFFFF
 
 def _check_top(call: Call) -> None:
     x, k, length = call.specs[0], call["k"], call["valid_length"]
-    wrong = "topk_large_indices is Blackhole-only"
-    require(call.mesh.arch() is Arch.BLACKHOLE, wrong, "a Blackhole system", "Use ttnn.topk.")
+    arch = call.mesh.arch()
+    wrong = f"topk_large_indices is only supported on Blackhole architecture, got {arch.name.lower()}"
+    require(arch is Arch.BLACKHOLE, wrong, "a Blackhole system", "Use ttnn.topk.")
     require(
         x.layout is Layout.ROW_MAJOR and x.dtype is DataType.BFLOAT16,
         "the input is not ROW_MAJOR BFLOAT16",

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ttmesh.base.dtypes import Layout
+from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import require
 from ttmesh.chip.numerics import engine
 from ttmesh.ops.catalogue.checks import normalize_dims
@@ -291,6 +291,9 @@ def moreh_clip_grad_norm(
     memory_config: MemoryConfig | None,
 ) -> Any:
     """Scale gradients in place so that their total norm is at most max_norm; returns the norm before scaling."""
+    for gradient in inputs:
+        wrong = "moreh_clip_grad_norm_step1 input only supports specific data types. [BFLOAT16]"
+        require(gradient.dtype is DataType.BFLOAT16, wrong, "bfloat16", "Convert it with ttnn.typecast.")
     for gradient in inputs:
         rank = len(gradient.shape)
         wrong = f"ShapeBase[] index out of range. {rank} not in [-4, {rank})"

@@ -8,7 +8,7 @@ import torch
 
 from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout
 from ttmesh.base.errors import require
-from ttmesh.ops.catalogue.checks import require_layout
+from ttmesh.ops.catalogue.checks import require_dtype, require_layout
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, like_first
 from ttmesh.ops.goldens import movement as goldens
@@ -139,7 +139,12 @@ def _increment(values: torch.Tensor, skip_negative: bool) -> torch.Tensor:
     return torch.where((values >= 0) & (values < 2**31 - 1), values + 1, values)
 
 
-@op("ttnn.plus_one", golden=goldens.plus_one, writes="input_tensor")
+def _check_increment(call: Call) -> None:
+    wrong = "Only INT32 and UINT32 is supported for inputs!"
+    require_dtype(call.specs[0], (DataType.INT32, DataType.UINT32), wrong)
+
+
+@op("ttnn.plus_one", golden=goldens.plus_one, writes="input_tensor", check=_check_increment)
 def plus_one(input_tensor: torch.Tensor, skip_negative_entries: bool) -> torch.Tensor:
     """Add one to every element, in place; negative elements can be skipped."""
     return _increment(input_tensor, skip_negative_entries)

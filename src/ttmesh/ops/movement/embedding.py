@@ -27,9 +27,9 @@ class EmbeddingsType(PrintedEnum):
 
 def _check(call: Call) -> None:
     ids, weight = call.specs
-    require_dtype(ids, (DataType.UINT32, DataType.BFLOAT16), "Input must be UINT32 or BFLOAT16")
-    halves = (DataType.BFLOAT16, DataType.BFLOAT8_B, DataType.BFLOAT4_B)  # block floats are widened first
-    require_dtype(weight, halves, "Weights tensor must have BFLOAT16 dtype")
+    allowed = (DataType.UINT32, DataType.BFLOAT16, DataType.INT32)
+    wrong = f"Input tensor must be UINT32, INT32 or BFLOAT16, got {ids.dtype}"
+    require(ids.dtype in allowed, wrong, "uint32 ids", "Convert the ids with ttnn.typecast.")
     row_major_output = call["layout"] is None and weight.layout is Layout.ROW_MAJOR
     changes_dtype = call["dtype"] not in (None, weight.dtype)
     wrong = "Can only typecast output embeddings when producing TILE_LAYOUT output"
@@ -41,12 +41,12 @@ def _check(call: Call) -> None:
 def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     ids, weight = call.specs
     layout = call["layout"] or weight.layout
-    dtype = weight.dtype if layout is Layout.TILE else _row_major_dtype(weight.dtype)
+    dtype = _widen_blocks(weight.dtype)
     memory = MemoryConfig(buffer_type=ids.memory_config.buffer_type) if call["memory_config"] is None else None
     return [make_output_spec(call, inferred[0][0], source=1, dtype=dtype, layout=layout, memory_config=memory)]
 
 
-def _row_major_dtype(dtype: DataType) -> DataType:
+def _widen_blocks(dtype: DataType) -> DataType:
     return DataType.BFLOAT16 if dtype in (DataType.BFLOAT8_B, DataType.BFLOAT4_B) else dtype
 
 

@@ -6,9 +6,9 @@ from collections.abc import Hashable, Sequence
 
 import torch
 
-from ttmesh.base.dtypes import DataType, Layout
+from ttmesh.base.dtypes import INTEGERS, DataType, Layout
 from ttmesh.base.errors import require
-from ttmesh.ops.catalogue.checks import normalize_dim, require_dtype, require_interleaved
+from ttmesh.ops.catalogue.checks import normalize_dim, require_dtype, require_interleaved, require_layout
 from ttmesh.ops.catalogue.definition import alias, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_like_rule
 from ttmesh.ops.goldens import gather_scatter as goldens
@@ -76,7 +76,23 @@ def tosa_scatter(input: torch.Tensor, index: torch.Tensor, src: torch.Tensor, la
 # -- fill ----------------------------------------------------------------------------------------------------------------
 
 
-@op("ttnn.index_fill", golden=goldens.index_fill, runtime=("value",))
+def _check_index_fill(call: Call) -> None:
+    spec = call.specs[0]
+    wrong = "Index fill: Only supporting row major layout"
+    require_layout(spec, Layout.ROW_MAJOR, wrong)
+    index = call["index"].dtype
+    wrong = f"Index fill: Index tensor must have UINT32 dtype; got DataType::{index.name}"
+    require_dtype(call["index"], DataType.UINT32, wrong)
+    kind = "float" if isinstance(call["value"], float) else "int"
+    wrong = (
+        f"Index fill: Value type must match input tensor dtype. Got DataType::{spec.dtype.name} input dtype with {kind} "
+        "value type"
+    )
+    fits = (spec.dtype in INTEGERS) == (kind == "int")
+    require(fits, wrong, "a number of the tensor's kind", "Pass an int for integers.")
+
+
+@op("ttnn.index_fill", golden=goldens.index_fill, runtime=("value",), check=_check_index_fill)
 def index_fill(input: torch.Tensor, dim: int, index: torch.Tensor, value: float, lane_axes: int) -> torch.Tensor:
     """The input with a number in the rows at the indices along a dim."""
     values, indices = align_mesh_dims([input, index], lane_axes)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor as Lanes
 
 from ttmesh.base.dtypes import DataType, Layout
-from ttmesh.base.errors import MeshError
+from ttmesh.base.errors import MeshError, require
 from ttmesh.ops.catalogue.definition import OpFunction, composite, op
 from ttmesh.ops.catalogue.device_programs import like_written
 from ttmesh.ops.goldens import reduction as goldens
@@ -69,7 +69,15 @@ def softmax(input_tensor: Lanes, dim: int | None, lane_axes: int) -> Lanes:
     return _compute_softmax(input_tensor, -1 if dim is None else dim, lane_axes)
 
 
-@op("ttnn.softmax_in_place", golden=goldens.softmax, out=like_written, check=_check_softmax, writes="input_tensor")
+def _check_in_place(call: Call) -> None:
+    _check_softmax(call)
+    rank, dim = len(call.specs[0].shape), call["dim"]
+    place = (-1 if dim is None else dim) % max(rank, 1)
+    wrong = f"Invalid dimension: {place}. Currently softmax inplace supports dim -1."
+    require(place == 3, wrong, "the last of four dims", "Use ttnn.softmax for other dims.")
+
+
+@op("ttnn.softmax_in_place", golden=goldens.softmax, out=like_written, check=_check_in_place, writes="input_tensor")
 def softmax_in_place(input_tensor: Lanes, dim: int | None, lane_axes: int) -> Lanes:
     """Softmax, in place."""
     return _compute_softmax(input_tensor, -1 if dim is None else dim, lane_axes)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 
 from ttmesh.base.dtypes import INTEGERS, DataType, Layout
-from ttmesh.ops.catalogue.program_keys import WITH_NUMBER
+from ttmesh.ops.catalogue.program_keys import WITH_NUMBER, binary_key, unary_key
 from ttmesh.ops.stages.movement_stages import fill_padding, reshape, tile_spec, typecast
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.calls.launch_op import Call, StageRule
@@ -15,7 +15,10 @@ from ttmesh.tensor.spec.tensor_spec import TensorSpec
 PROMOTES = frozenset({"MUL", "DIV"})  # take an integer operand beside a float one
 
 
-def gate_stages(activation: str) -> StageRule:
+GATES = {"glu": "ttnn.sigmoid", "reglu": "ttnn.relu", "geglu": "ttnn.geglu", "swiglu": "ttnn.silu"}
+
+
+def gate_stages(name: str) -> StageRule:
     """Two halves, the second through an activation, multiplied."""
 
     def stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Composition, Sequence[PlannedTensor]] | None:
@@ -24,9 +27,9 @@ def gate_stages(activation: str) -> StageRule:
         if x.spec.layout is not Layout.TILE or not prod(final.shape):
             return None
         halves = [c.run("slice", final, x, options=("half", i)) for i in range(2)]
-        c.launch((activation, final.dtype, final.memory_config))
+        c.launch(unary_key(GATES[name], final, final.memory_config))
         active = c.allocate(final)
-        c.launch(("MUL", final.dtype, final.memory_config))
+        c.launch(binary_key("MUL", (final, final), final.dtype, final.memory_config))
         made = c.allocate(final)
         for stage in (active, *halves):
             c.free(stage)
