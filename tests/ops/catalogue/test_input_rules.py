@@ -87,6 +87,8 @@ HEIGHT, WIDTH, BLOCK = (
 
 
 def call(name: str, tensor):
+    if name == "ttnn.softmax_in_place":
+        tensor = ttnn.unsqueeze_to_4D(tensor)
     values = [tensor if value is T else value for value in ARGUMENTS.get(name, ())]
     options = {key: tensor if value is T else value for key, value in OPTIONS.get(name, {}).items()}
     return catalogue[name].function(tensor, *values, **options)

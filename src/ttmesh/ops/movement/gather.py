@@ -92,7 +92,7 @@ def _check_index_fill(call: Call) -> None:
     require(fits, wrong, "a number of the tensor's kind", "Pass an int for integers.")
 
 
-@op("ttnn.index_fill", golden=goldens.index_fill, runtime=("value",), check=_check_index_fill)
+@op("ttnn.index_fill", golden=goldens.index_fill, runtime=("value",), check=_check_index_fill, recheck=True)
 def index_fill(input: torch.Tensor, dim: int, index: torch.Tensor, value: float, lane_axes: int) -> torch.Tensor:
     """The input with a number in the rows at the indices along a dim."""
     values, indices = align_mesh_dims([input, index], lane_axes)
