@@ -270,7 +270,8 @@ def _bind_number(specialise: Specialise) -> Specialise:
 
         @functools.wraps(function)
         def compute(a: Tensor) -> Tensor:
-            return function(a, number)
+            result: Tensor = function(a, number)
+            return result
 
         return compute
 
