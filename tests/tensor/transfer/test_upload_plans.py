@@ -123,3 +123,16 @@ def test_a_default_mapper_is_followed_after_an_upload_without_one(mesh):
         sharded = ttnn.from_torch(values, device=mesh)
 
     assert sharded.shape == ttnn.Shape([1, 1])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"dtype": [1]}, r"dtype=\[1\] is a list; pass ttnn.bfloat16, say"),
+        ({"dtype": torch.bfloat16}, "dtype=torch.bfloat16 is a dtype; pass ttnn.bfloat16, say"),
+        ({"layout": {1}}, r"layout=\{1\} is a set; pass ttnn.TILE_LAYOUT or ttnn.ROW_MAJOR_LAYOUT"),
+    ],
+)
+def test_an_argument_of_another_type_is_named(mesh: ttnn.MeshDevice, wrong: dict[str, object], text: str) -> None:
+    with pytest.raises(TypeError, match=text):
+        ttnn.from_torch(torch.zeros(32, 32), device=mesh, **wrong)

@@ -19,6 +19,7 @@ from ttmesh.mesh.ranks.rank_block import RankBlock
 from ttmesh.tensor.distribution.mappers import MappedLanes, TensorToMesh
 from ttmesh.tensor.spec.kind import Kind, Presence, kind_of
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
+from ttmesh.tensor.spec.spec_checks import check_dtype
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.spec.tensor_topology import TensorTopology
 
@@ -54,6 +55,8 @@ def ingest(
     """
     source = as_torch(values)
     dtype = infer_dtype(source.dtype) if dtype is None else dtype
+    if type(dtype) is not DataType or type(layout) not in (Layout, type(None)):
+        check_dtype(dtype, layout or Layout.ROW_MAJOR, tile)  # names the argument that is something else
     if col_tilize:
         source = source.transpose(-1, -2)
     if layout is None:

@@ -18,6 +18,7 @@ from ttmesh.tensor.tensor import Tensor
 from ttmesh.tensor.transfer.device_tensors import default_mapper
 
 MOST_PLANS = 1024  # per mesh
+DTYPES, LAYOUTS = (DataType, type(None)), (Layout, type(None))
 
 
 class UploadPlan(NamedTuple):
@@ -41,6 +42,8 @@ def upload_again(
         memory_config = None  # what it means, and quicker to find
     elif memory_config is not None and type(memory_config) is not MemoryConfig:
         return None
+    if type(dtype) not in DTYPES or type(layout) not in LAYOUTS:
+        return None  # a wrong argument, which the upload itself explains
     plan: UploadPlan | None
     plan = mesh.upload_plans.get((values.dtype, values.shape, dtype, layout, memory_config))
     if plan is None or plan.mesh_shape is not mesh.shape or values.requires_grad or not values.is_cpu:
