@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
 
 import pytest
+import torch
 
+from ttmesh.chip.backends import idle_threads
 from ttmesh.chip.backends.idle_threads import ProcessorUsage, waits_for_processors
 
 QUIET, START = 5, ProcessorUsage(10.0, 1000)
@@ -44,7 +47,7 @@ spin()
 before, results = spin(), x.clone()
 done, ready = threading.Event(), threading.Event()
 def hold():
-    idle_threads.hold_team(torch.get_num_threads())
+    idle_threads.hold_team()
     ready.set()
     done.wait()
 holder = threading.Thread(target=hold)
@@ -73,3 +76,33 @@ def test_a_team_held_by_a_second_thread_makes_idle_threads_sleep(monkeypatch):
     if "one processor" in done.stderr:
         pytest.skip(done.stderr.strip())
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_process_that_starts_with_one_thread_is_watched_too(monkeypatch):
+    for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+        monkeypatch.delenv(name, raising=False)
+    started = []
+    monkeypatch.setattr(idle_threads, "_start", started.append)
+    monkeypatch.setattr(idle_threads, "_is_gnu", lambda: True)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+
+    try:
+        idle_threads.watch_processors.__wrapped__()
+    finally:
+        torch.set_num_threads(before)
+
+    assert started == [idle_threads.FIRST_SLEEP_S]
+
+
+@pytest.mark.parametrize("name", ["OMP_WAIT_POLICY", "GOMP_SPINCOUNT"])
+def test_a_policy_that_the_user_chose_stays(monkeypatch, name):
+    started = []
+    monkeypatch.setattr(idle_threads, "_start", started.append)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv(name, "1000")
+
+    idle_threads.watch_processors.__wrapped__()
+
+    assert started == []

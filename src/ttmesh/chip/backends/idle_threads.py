@@ -15,8 +15,6 @@ import threading
 import time
 from typing import NamedTuple
 
-import torch
-
 from ttmesh.chip.formats.kernels import threads
 
 LOOK_S = 0.05  # how long the processors' use is watched at a time
@@ -48,17 +46,20 @@ def waits_for_processors(before: ProcessorUsage, after: ProcessorUsage) -> bool:
 
 @functools.cache
 def watch_processors() -> None:
-    """Start watching, once per process; nothing to do for one thread or for another OpenMP, whose threads yield."""
-    count = torch.get_num_threads()
-    if count > 1 and _is_gnu() and not any(name in os.environ for name in GIVEN):
-        _start(count, FIRST_SLEEP_S)
+    """Start watching, once per process; nothing to do for one processor or for another OpenMP, whose threads yield.
+
+    Not asked is how many threads torch uses now: a program may want more later.
+    """
+    is_single = len(os.sched_getaffinity(0)) == 1 or os.environ.get("OMP_NUM_THREADS") == "1"
+    if not is_single and _is_gnu() and not any(name in os.environ for name in GIVEN):
+        _start(FIRST_SLEEP_S)
 
 
-def _start(count: int, sleep_s: float) -> None:
-    threading.Thread(target=_watch, args=(count, sleep_s), name="ttmesh-idle-threads", daemon=True).start()
+def _start(sleep_s: float) -> None:
+    threading.Thread(target=_watch, args=(sleep_s,), name="ttmesh-idle-threads", daemon=True).start()
 
 
-def _watch(count: int, sleep_s: float) -> None:
+def _watch(sleep_s: float) -> None:
     """Wait for a busy moment, hold a team for a while and leave the next look to a new thread: teams end with theirs."""
     before = read_usage()
     while True:
@@ -72,19 +73,19 @@ def _watch(count: int, sleep_s: float) -> None:
         else:
             sleep_s = FIRST_SLEEP_S  # it was quiet in between
         before = after
-    hold_team(count)
+    hold_team()
     time.sleep(sleep_s)
-    _start(count, min(2 * sleep_s, LAST_SLEEP_S))
+    _start(min(2 * sleep_s, LAST_SLEEP_S))
 
 
-def hold_team(count: int) -> None:
-    """Make the process's idle threads, `count` with the main one, sleep for as long as the calling thread lives."""
+def hold_team() -> None:
+    """Make the process's idle threads sleep for as long as the calling thread lives."""
     address = threads.parallel()
     if address is None:  # after a fork
         return
     run_team = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)(address)
     nothing = ctypes.cast(ctypes.CDLL(None).free, ctypes.c_void_p)  # free(NULL), by every thread of the team
-    run_team(nothing, None, max(2, len(os.sched_getaffinity(0)) - count + 2), 0)
+    run_team(nothing, None, len(os.sched_getaffinity(0)) + 1, 0)  # alone more threads than processors
 
 
 def _is_gnu() -> bool:
