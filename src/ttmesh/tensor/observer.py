@@ -79,6 +79,9 @@ class Watcher:
     def after_upload(self, tensor: Tensor) -> None:
         """A tensor came from the host."""
 
+    def after_transfer(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """A function that moves tensors between torch, host and device returned."""
+
 
 class Observer:
     """All watchers, in the order they came. `active` is what calls test: whether there is one."""

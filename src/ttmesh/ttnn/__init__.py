@@ -10,8 +10,8 @@ from ttmesh.base import settings, tracebacks, ttnn_config
 from ttmesh.drift import comparison
 from ttmesh.ops.catalogue.definition import catalogue
 from ttmesh.tracking import client
-from ttmesh.ttnn.names import NAMES, OPERATION_MODULES, OWN_NAMES, SUBMODULES
-from ttmesh.ttnn.namespace import Namespace, RootModule, install, load_folder
+from ttmesh.ttnn.names import FORWARDED, NAMES, OPERATION_MODULES, OWN_NAMES, SUBMODULES
+from ttmesh.ttnn.namespace import ForwardingModule, Namespace, RootModule, install, load_folder
 
 settings.check_environment()
 tracebacks.install()
@@ -45,6 +45,11 @@ for _name in SUBMODULES:
     install(
         Namespace(f"{__name__}.{_name}", f"ttnn.{_name}", OWN_NAMES.get(_name, {}), _operation, catalogue.keys, _shown)
     )
+
+for _name, _where in FORWARDED.items():
+    install(ForwardingModule(f"{__name__}.{_name}", _where))
+if "--trace-params" in sys.argv:
+    sys.modules[f"{__name__}.operation_tracer"].enable_tracing(True)
 
 TILE_SIZE = 32
 

@@ -369,6 +369,9 @@ OWN_NAMES: dict[str, dict[str, str]] = {
     "graph": {n: f"{module}:{n}" for module, names in _GRAPH.items() for n in names.split()},
 }
 
+# Modules whose attributes programs also assign.
+FORWARDED = {"operation_tracer": "ttmesh.ops.graph.operation_tracer:tracer"}
+
 _EXTRA_MODULES = {
     "ttmesh.dryrun.dry_context": "dry_run is_dry_run",
     "ttmesh.base.numerics_mode": "numerics",

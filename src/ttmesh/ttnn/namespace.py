@@ -68,6 +68,29 @@ class Namespace(ModuleType):
         return sorted({*self._table, *(key for key in self.__dict__ if not key.startswith("_"))})
 
 
+class ForwardingModule(ModuleType):
+    """A module whose attributes are read from and written to an object elsewhere, imported at the first use."""
+
+    def __init__(self, name: str, where: str) -> None:
+        super().__init__(name, name)
+        self.__dict__["_where"] = where
+
+    def _target(self) -> Any:
+        module, _, attribute = self._where.partition(":")
+        return getattr(importlib.import_module(module), attribute)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._target(), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("__"):
+            super().__setattr__(name, value)
+        else:
+            setattr(self._target(), name, value)
+
+
 class RootModule(ModuleType):
     """The class of the module `ttnn`: a program that replaces CONFIG changes its values for all of ttmesh."""
 

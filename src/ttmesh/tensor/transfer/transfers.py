@@ -98,13 +98,26 @@ def from_torch(
                 host, lambda: from_values(values.float(), float32, mesh_mapper=mapper, col_tilize=col_tilize)[0].lanes
             )
     if device is None:
-        return host
-    if mapper is None or preserve_nan_values or col_tilize:
-        uploaded = host.onto(device, None, cq_id)
+        result = host
+    elif mapper is None or preserve_nan_values or col_tilize:
+        result = host.onto(device, None, cq_id)
         if is_plain and mapper is None:
-            keep_plan(values, dtype, layout, memory_config, uploaded)
-        return uploaded
-    return upload_mapped(host, device, values.dtype, cq_id)
+            keep_plan(values, dtype, layout, memory_config, result)
+    else:
+        result = upload_mapped(host, device, values.dtype, cq_id)
+    if observer.active:
+        given = {
+            "dtype": dtype, "tile": tile, "pad_value": pad_value, "layout": layout, "device": device,
+            "memory_config": memory_config, "mesh_mapper": mesh_mapper,
+        }  # fmt: skip
+        _report_transfer("ttnn.from_torch", (tensor,), given, result)
+    return result
+
+
+def _report_transfer(name: str, args: tuple[Any, ...], given: dict[str, Any], result: Any) -> None:
+    """Tell watchers of a call; `given` holds its keywords, those that were left out as None."""
+    for watcher in observer.watchers:
+        watcher.after_transfer(name, args, {key: value for key, value in given.items() if value is not None}, result)
 
 
 def _copies_at_once(values: torch.Tensor, device: MeshDevice | None) -> bool:
@@ -146,7 +159,10 @@ def to_device(
 ) -> Tensor:
     """A host tensor on a device, in interleaved DRAM unless a memory configuration is given."""
     refuse_plain_values("ttnn.to_device", memory_config=memory_config)
-    return tensor.onto(device, memory_config or DRAM_MEMORY_CONFIG, queue_id)
+    result = tensor.onto(device, memory_config or DRAM_MEMORY_CONFIG, queue_id)
+    if observer.active:
+        _report_transfer("ttnn.to_device", (tensor, device), {"memory_config": memory_config}, result)
+    return result
 
 
 @name_wrong_types
