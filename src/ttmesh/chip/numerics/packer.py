@@ -13,6 +13,7 @@ from ttmesh.chip.numerics.float_bits import fields, shift_up
 from ttmesh.chip.numerics.unpacker import FACE_COLUMNS
 
 _INFINITY = 0x7F800000
+_ALL_ONES = 0x7FFF
 
 
 def pack(dest: torch.Tensor, dtype: DataType) -> torch.Tensor:
@@ -28,7 +29,8 @@ def pack_block_floats(dest: torch.Tensor, dtype: DataType) -> torch.Tensor:
         return dest.to(torch.bfloat16)
     half = dest if dest.dtype is torch.bfloat16 else (dest.float().view(torch.int32) >> 16).to(torch.int16)
     bits = half.contiguous().view(torch.int16)
-    packed = quantise(((bits + 1) & ~1).view(torch.bfloat16), dtype, packer="device")
+    rounded = (bits + ((bits & _ALL_ONES) != _ALL_ONES)).bitwise_and_(~1)  # a NaN of ones would wrap around to zero
+    packed = quantise(rounded.view(torch.bfloat16), dtype, packer="device")
     return packed.masked_fill(packed == 0, 0.0)  # no -0
 
 
@@ -66,7 +68,7 @@ def pack_codes(dest: torch.Tensor, dtype: DataType, *, precise: bool = False) ->
     bits = dest.contiguous().view(torch.int32)
     magnitude = bits & 0x7FFFFFFF
     if not precise:
-        magnitude = ((magnitude & ~0xFFFF) + 0x10000) & ~0x1FFFF
+        magnitude = ((magnitude.clamp(max=0x7FFE0000) & ~0xFFFF) + 0x10000) & ~0x1FFFF
     exponent = magnitude >> 23
     mantissa = torch.where(exponent > 0, (magnitude & 0x7FFFFF) | 0x800000, 0)
     shared = exponent.view(*exponent.shape[:-1], -1, FACE_COLUMNS).amax(-1)
