@@ -38,6 +38,7 @@ def test_nodes_are_counted_in_the_order_of_events(mesh):
     assert ttnn.graph.extract_calltrace(graph) == [
         "ttnn.from_torch",
         "ttnn.relu",
+        "UnaryDeviceOperation",
         "tt::tt_metal::create_device_tensor",
     ]
     json.dumps(graph)
@@ -93,7 +94,8 @@ def test_printed_graphs_show_nesting(mesh, capsys):
     ttnn.graph.pretty_print(capture_of(lambda: ttnn.relu(on(mesh, 32, 32))))
     lines = capsys.readouterr().out.splitlines()
     assert "begin: ttnn.relu" in lines
-    assert "    begin: tt::tt_metal::create_device_tensor" in lines
+    assert "    begin: UnaryDeviceOperation" in lines
+    assert "        begin: tt::tt_metal::create_device_tensor" in lines
 
 
 def test_arguments_become_json(mesh):
@@ -253,3 +255,38 @@ def test_the_tracer_of_graphs_is_refused_in_both_modes(monkeypatch: pytest.Monke
 
     with pytest.raises(NotImplementedError, match=r"ttnn\.tracer is not emulated"), ttnn.tracer.trace():
         pass
+
+
+def _device_operations(graph):
+    starts = (node for node in graph if node["node_type"] == "function_start")
+    return [node for node in starts if node["params"]["name"].endswith("Operation")]
+
+
+def test_a_call_holds_the_device_operations_that_tt_nn_launches(mesh):
+    x = on(mesh, 2, 3, 40, 70)
+
+    names = [node["params"]["name"] for node in _device_operations(capture_of(lambda: ttnn.sum(x)))]
+
+    assert names == [
+        "FillPadDeviceOperation",
+        "FastReduceNCDeviceOperation",
+        "FastReduceNCDeviceOperation",
+        "SliceDeviceOperation",
+        "ReduceDeviceOperation",
+        "ReduceDeviceOperation",
+    ]
+
+
+def test_a_device_operation_prints_options_tensors_and_the_resolved_compute_config(mesh):
+    rows = ttnn.to_layout(on(mesh, 1, 64, 4, 32), ttnn.ROW_MAJOR_LAYOUT)
+    one = on(mesh, 1, 1, 1, 32)
+
+    (permuted,) = _device_operations(capture_of(lambda: ttnn.transpose(rows, 1, 2)))
+    (product,) = _device_operations(capture_of(lambda: ttnn.moreh_dot(one, one)))
+    (filled,) = _device_operations(capture_of(lambda: ttnn.moreh_full_like(one, 3)))
+
+    assert permuted["params"]["name"] == "PermuteDeviceOperation"
+    assert "SmallVector([0, 2, 1, 3])" in permuted["arguments"][0]
+    assert "logical_shape=Shape([1, 64, 4, 32])" in permuted["arguments"][1]
+    assert "ComputeKernelConfig(math_fidelity=HiFi4" in product["arguments"][0]
+    assert filled["arguments"][1] == "{}"

@@ -21,13 +21,15 @@ from ttmesh.base.records import Allocated, Freed, Record
 from ttmesh.base.signals import signals
 from ttmesh.mesh.device.mesh_device import MeshDevice, list_open_meshes
 from ttmesh.mesh.functions import distributed_context
-from ttmesh.mesh.queue.command_queue import dispatch
+from ttmesh.mesh.queue.command_queue import Body, dispatch
 from ttmesh.ops.catalogue.definition import OpFunction
 from ttmesh.ops.graph import graph_report, python_io
+from ttmesh.ops.graph.device_operations import name_device_operations, print_arguments
 from ttmesh.ops.graph.graph_queries import Node
 from ttmesh.tensor.calls.gate import Gate
 from ttmesh.tensor.calls.launch_op import OUTPUTS, Call, Operation, tensors_in
-from ttmesh.tensor.observer import Watcher, observer
+from ttmesh.tensor.calls.plan import Plan
+from ttmesh.tensor.observer import LaunchedProgram, Step, Watcher, observer
 from ttmesh.tensor.spec.memory_config import cpp
 from ttmesh.tensor.tensor import Tensor
 
@@ -56,6 +58,7 @@ class GraphRecorder(Watcher):
         self.devices: dict[int, dict[str, Any]] = {}  # the meshes that the capture saw, by id
         self.buffers_by_operation: dict[int, list[dict[str, Any]]] = {}  # by the counter of its start
         self.pages_by_address: dict[int, list[dict[str, Any]]] = {}
+        self._launched: list[Plan] = []  # whose device operations have not ended
         self._add("capture_start", {})
         self.stack = [0]
         self._clock = time.perf_counter_ns()
@@ -158,6 +161,25 @@ class GraphRecorder(Watcher):
     def _records_python(self) -> bool:
         """The innermost capture records what Python passed."""
         return python_io.is_python_io_recording_enabled() and bool(_active) and _active[-1] is self
+
+    def wrap_body(self, plan: Plan, launch: LaunchedProgram, body: Body) -> Body:
+        """Start the last of a call's device operations, which allocates; those before it are empty."""
+        names = name_device_operations(plan, launch)
+        if len(self.stack) > 1 and names:
+            outer = self.nodes[self.stack[-1]]  # only device operations have arguments
+            outer["arguments"], outer["params"]["inputs"] = [], "0"
+            for i, name in enumerate(names):
+                if i:
+                    self.function_end()
+                self.function_start(name, print_arguments(name, plan, launch))
+            self._launched.append(plan)
+        return body
+
+    def after_run(self, step: Step) -> None:
+        """End the device operation."""
+        if self._launched and self._launched[-1] is step.plan:
+            self._launched.pop()
+            self.function_end()
 
     def after_launch(self, operation: Operation, arguments: dict[str, Any], result: Any) -> None:
         """Add the circular buffers of a device operation."""
