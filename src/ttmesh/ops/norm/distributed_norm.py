@@ -16,7 +16,7 @@ from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.device_programs import like_written, no_programs
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import normalization as goldens
-from ttmesh.ops.norm.layer_norm import TILE, apply_affine, check_parameters
+from ttmesh.ops.norm.layer_norm import TILE, apply_affine, average_on_cores, check_parameters, count_shards
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -67,23 +67,9 @@ def _compute_stats(x: Lanes, residual: Lanes | None, *, shards: int | None, both
     if shards is None:
         columns = [engine.total(values, (-1,), keepdim=True) for values in (squares, widened)]
     else:
-        columns = [_average_on_cores(values, shards) for values in (widened, squares)]
+        columns = [average_on_cores(values, shards) for values in (widened, squares)]
     kept = columns if both else columns[:1] if shards is None else columns[1:]
     return torch.cat([_pad_to_tile(column) for column in kept], dim=-1)
-
-
-def _average_on_cores(values: Lanes, shards: int) -> Lanes:
-    """The mean of each row: every core averages its own columns, then the cores' averages are averaged."""
-    if shards == 1 or values.shape[-1] % shards:
-        return engine.mean(values, (-1,), keepdim=True)
-    per_core = engine.keep(engine.mean(torch.unflatten(values, -1, (shards, -1)), (-1,)))
-    return engine.mean(per_core, (-1,), keepdim=True)
-
-
-def _count_shards(specs: Sequence[TensorSpec]) -> int | None:
-    """Over how many cores each row of a sharded input goes; None where it is interleaved."""
-    shards = specs[0].memory_config.shard_spec
-    return None if shards is None else -(-specs[0].padded_shape[-1] // shards.shape[1])
 
 
 def _read_moments(stats: Lanes, width: int, *, means: bool, both: bool) -> tuple[Lanes, Lanes]:
@@ -98,7 +84,9 @@ def _read_moments(stats: Lanes, width: int, *, means: bool, both: bool) -> tuple
 def _row_stats(
     input_tensor: Lanes, residual_input_tensor: Lanes | None, both: bool, specs: Sequence[TensorSpec]
 ) -> Lanes:
-    return _compute_stats(input_tensor, residual_input_tensor, shards=_count_shards(specs), both=both)
+    return _compute_stats(
+        input_tensor, residual_input_tensor, shards=count_shards(specs[0]) if _is_sharded(specs) else None, both=both
+    )
 
 
 @device_operation(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor as Lanes
@@ -40,18 +40,32 @@ def apply_affine(x: Lanes, weight: Lanes | None, bias: Lanes | None, lane_axes: 
     return x
 
 
-def normalize_rms(x: Lanes, epsilon: float) -> Lanes:
+def count_shards(spec: TensorSpec) -> int:
+    """Over how many cores each row goes; 1 where it is not sharded."""
+    shards = spec.memory_config.shard_spec
+    return 1 if shards is None else -(-spec.padded_shape[-1] // shards.shape[1])
+
+
+def average_on_cores(values: Lanes, shards: int) -> Lanes:
+    """The mean of each row: every core averages its own columns, then the cores' averages are averaged."""
+    if shards == 1 or values.shape[-1] % shards:
+        return engine.mean(values, (-1,), keepdim=True)
+    per_core = engine.keep(engine.mean(torch.unflatten(values, -1, (shards, -1)), (-1,)))
+    return engine.mean(per_core, (-1,), keepdim=True)
+
+
+def normalize_rms(x: Lanes, epsilon: float, shards: int = 1) -> Lanes:
     """x divided by the root of its mean square along the last dim."""
     if engine.is_emulated(x):
-        mean_square = engine.keep(engine.mean(engine.multiply(x, x), (-1,), keepdim=True))
+        mean_square = engine.keep(average_on_cores(engine.multiply(x, x), shards))
         return engine.multiply(x, engine.keep(torch.rsqrt(mean_square + epsilon)))
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + epsilon)
 
 
-def normalize_layer(x: Lanes, epsilon: float) -> Lanes:
+def normalize_layer(x: Lanes, epsilon: float, shards: int = 1) -> Lanes:
     """x with mean 0 and variance 1 along the last dim, by the steps of TT-NN's kernel."""
-    centred = engine.subtract(x, engine.keep(engine.mean(x, (-1,), keepdim=True)))
-    variance = engine.keep(engine.mean(engine.multiply(centred, centred), (-1,), keepdim=True))
+    centred = engine.subtract(x, engine.keep(average_on_cores(x, shards)))
+    variance = engine.keep(average_on_cores(engine.multiply(centred, centred), shards))
     return engine.multiply(centred, engine.keep(torch.rsqrt(variance + epsilon)))
 
 
@@ -208,13 +222,16 @@ def layer_norm(
     bias: Lanes | None,
     residual_input_tensor: Lanes | None,
     lane_axes: int,
+    specs: Sequence[TensorSpec],
 ) -> Lanes:
     """Rows normalized to mean 0 and variance 1, then weight and bias."""
     x, width = input_tensor, input_tensor.shape[-1]
     if residual_input_tensor is not None:
         x = x.float() + residual_input_tensor
     if engine.is_emulated(x):
-        return apply_affine(normalize_layer(engine.keep(x.float()), epsilon), weight, bias, lane_axes)
+        return apply_affine(
+            normalize_layer(engine.keep(x.float()), epsilon, count_shards(specs[0])), weight, bias, lane_axes
+        )
     if is_shared(weight, lane_axes) and is_shared(bias, lane_axes):
         scale, shift = (None if p is None else p.reshape(-1)[:width].to(x.dtype) for p in (weight, bias))
         if x.dtype is torch.float32 or all(p is None or p.dtype is x.dtype for p in (weight, bias)):
@@ -238,9 +255,10 @@ def rms_norm(
     bias: Lanes | None,
     residual_input_tensor: Lanes | None,
     lane_axes: int,
+    specs: Sequence[TensorSpec],
 ) -> Lanes:
     """Rows divided by their root mean square, then weight and bias."""
     x = input_tensor.float()
     if residual_input_tensor is not None:
         x = engine.add(x, residual_input_tensor.float())
-    return apply_affine(normalize_rms(x, epsilon), weight, bias, lane_axes)
+    return apply_affine(normalize_rms(x, epsilon, count_shards(specs[0])), weight, bias, lane_axes)
