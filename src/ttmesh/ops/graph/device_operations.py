@@ -134,7 +134,7 @@ def _print_value(value: Any) -> str:
     if isinstance(value, bool):
         return str(int(value))
     if isinstance(value, Enum):
-        return str(cpp(value))
+        return f"{type(value).__name__}::{value.name}"
     if isinstance(value, list | tuple):
         return f"SmallVector([{', '.join(map(_print_value, value))}])"
     return str(value)

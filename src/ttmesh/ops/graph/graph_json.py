@@ -42,7 +42,8 @@ def _parse_argument(name: str, text: str) -> dict[str, Any]:
         value = None
     if value is None or tokens:
         return {"UnparsedElement": {"error": "not a value", "element_info": text}}
-    return {name: text if isinstance(value, (str, int)) else value}
+    is_text = isinstance(value, (str, int)) or text == "{}"
+    return {name: text if is_text else value}
 
 
 def _parse_value(tokens: list[str]) -> Any:
