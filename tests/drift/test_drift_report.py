@@ -19,6 +19,7 @@ from ttmesh.drift.drift_page import draw_pcc, make_page
 from ttmesh.drift.measures import EQUAL, measure
 from ttmesh.drift.recorder import DriftRecorder
 from ttmesh.drift.report import DriftReport, format_table, make_report
+from ttmesh.tensor.distribution import lane_transfers
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "models"
 
@@ -227,3 +228,16 @@ def test_distances_of_equal_constant_and_infinite_values() -> None:
     infinite = torch.tensor([1.0, torch.inf, 3.0])
     assert measure(infinite, infinite.nan_to_num(posinf=2.0), ttnn.float32).pcc == 0.0
     assert measure(torch.tensor([1.0, 2.0 + 2**-6]), torch.tensor([1.0, 2.0]), ttnn.bfloat16).ulp == 1.0
+
+
+def test_the_original_of_values_is_found_where_they_were_copied_to(
+    mesh: ttnn.MeshDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As to a GPU: what the cell gets shares no memory with the host's lanes."""
+    send = lane_transfers.write_on
+    monkeypatch.setattr(lane_transfers, "write_on", lambda *args: send(*args[:4], args[4].clone(), *args[5:]))
+    x, w = torch.randn(1, 1, 32, 64), torch.randn(1, 1, 64, 32)
+    with ttmesh.numerics("realistic"), DriftRecorder() as recorder:
+        ttnn.matmul(_on(mesh, x, ttnn.bfloat16), _on(mesh, w, ttnn.bfloat8_b))
+
+    assert "format of weights: bfloat16" in {finding.label for finding in recorder.records[-1].remedies}

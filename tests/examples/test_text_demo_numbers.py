@@ -212,8 +212,17 @@ def test_draws_repeat_with_their_seed_and_differ_without(demo) -> None:
     assert not torch.equal(first, other)
 
 
-def test_one_candidate_a_cold_draw_and_a_small_share_are_greedy(demo) -> None:
-    greedy = demo.generate(USERS, 4, sampling=demo.GREEDY).tokens
+def test_one_candidate_a_cold_draw_and_a_small_share_are_greedy(demo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each token is the likeliest; of two that are equally likely a draw may take either."""
+    samplings = (
+        demo.GREEDY,
+        demo.Sampling(temperature=0.001),
+        demo.Sampling(top_p=0.0),
+        demo.Sampling(top_k=1, seed=9),
+    )
+    for sampling in samplings:
+        with monkeypatch.context() as patches:
+            _, tokens, logits = generated(demo, patches, sampling=sampling)
 
-    for sampling in (demo.Sampling(temperature=0.001), demo.Sampling(top_p=0.0), demo.Sampling(top_k=1, seed=9)):
-        assert torch.equal(demo.generate(USERS, 4, sampling=sampling).tokens, greedy), sampling
+        chosen = logits.gather(-1, tokens.long().unsqueeze(-1)).squeeze(-1)
+        assert torch.equal(chosen, logits.max(-1).values), sampling

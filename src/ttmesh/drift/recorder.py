@@ -85,6 +85,11 @@ class DriftRecorder(Watcher):
         with self._lock:
             self._shadows.remember_original(tensor.lanes, unrounded())
 
+    def after_transfer(self, host: Tensor, sent: torch.Tensor) -> None:
+        """What is sent is rounded from the same values."""
+        with self._lock:
+            self._shadows.follow_transfer(host.lanes, sent)
+
     def wrap_body(self, plan: Plan, launch: LaunchedProgram, body: Body) -> Body:
         """Measure it whenever it runs."""
         place, mode = self.places.find(), numerics_mode.current()

@@ -11,6 +11,13 @@ from ttmesh.base.dtypes import BLOCK_FLOATS, FLOATS
 from ttmesh.chip.cells import Cell
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
+_Memory = tuple[torch.device, int]
+
+
+def _find_memory(values: torch.Tensor) -> _Memory:
+    """Where values lie; no two tensors that are kept lie at one place unless they share it."""
+    return values.device, values.data_ptr()
+
 
 class _Shadow:
     """Float32 lanes, valid while the cell holds the values that they were made for."""
@@ -22,19 +29,28 @@ class _Shadow:
 
     def fits(self, cell: Cell) -> bool:
         """Whether nobody else wrote the cell since."""
-        return self.values is not None and self.values() is cell.values
+        return self.values is not None and cell.values is not None and self.values() is cell.values
 
 
 class Shadows:
-    """Shadows by cell, and the unrounded values of what came from the host, by the memory they lie in."""
+    """Shadows by cell, and the unrounded values of what came from the host, by the memory that holds the rounded ones.
+
+    That memory is kept, so nothing else can ever lie there.
+    """
 
     def __init__(self) -> None:
         self._by_cell: dict[int, tuple[Cell, _Shadow]] = {}
-        self._originals: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._originals: dict[_Memory, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def remember_original(self, lanes: torch.Tensor, original: torch.Tensor) -> None:
         """Keep what a host tensor was before it was rounded."""
-        self._originals[lanes.data_ptr()] = (lanes, original)
+        self._originals[_find_memory(lanes)] = (lanes, original)
+
+    def follow_transfer(self, lanes: torch.Tensor, sent: torch.Tensor) -> None:
+        """Lanes of the host are on a device: in other memory there, as on a GPU, or in the same."""
+        found = self._originals.get(_find_memory(lanes))
+        if found is not None and found[1].numel() == sent.numel():
+            self._originals.setdefault(_find_memory(sent), (sent, found[1].reshape(sent.shape)))
 
     def find(self, cell: Cell, spec: TensorSpec) -> tuple[torch.Tensor, bool]:
         """The shadow of a cell in a shape, and whether it is a leaf: nothing that an operation made.
@@ -59,7 +75,7 @@ class Shadows:
         self._by_cell[id(cell)] = (cell, _Shadow(lanes, cell.values, False))
 
     def _original_of(self, held: torch.Tensor) -> torch.Tensor:
-        found = self._originals.get(held.data_ptr()) if not held.is_meta and held.numel() else None
+        found = self._originals.get(_find_memory(held)) if not held.is_meta and held.numel() else None
         if found is not None and found[0].shape == held.shape:
             return found[1].to(held.device)
         return held.float() if held.is_floating_point() else held

@@ -272,9 +272,10 @@ class Tensor(TorchMixups, DistributedTensor):
             )
         queue = lane_transfers.writable_queue(mesh, cq_id)
         buffer = mesh.heap.take(footprint_of(spec, mesh.heap.map), "to_device")
-        lane_transfers.write_on(queue, mesh, buffer.cell, spec, lanes)
+        sent = lane_transfers.write_on(queue, mesh, buffer.cell, spec, lanes)
         tensor = Tensor.on_device(kind, buffer, mesh)
         for watcher in observer.watchers:
+            watcher.after_transfer(self, sent)
             watcher.after_upload(tensor)
         return tensor
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -28,3 +31,16 @@ def test_a_bad_index_is_reported_and_does_not_poison_the_process(monkeypatch: py
     after = ttnn.to_torch(ttnn.get_device_tensors(ttnn.gather(x, 1, good))[0])
     assert torch.equal(after, ttnn.to_torch(ttnn.get_device_tensors(x)[0])[:, 3:4].expand(32, 32))
     ttnn.close_mesh_device(mesh)
+
+
+def test_the_guard_does_not_import_the_compiler_of_torch() -> None:
+    program = (
+        "import sys, torch\n"
+        "from ttmesh.chip.backends.index_guard import IndexGuard, uses_indices\n"
+        "call = lambda: torch.arange(3)[torch.tensor([0, 2])]\n"
+        "print(uses_indices(call), IndexGuard().run(call)().tolist(), 'torch._dynamo' in sys.modules)\n"
+    )
+
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False)
+
+    assert found.stdout.split() == ["True", "[0,", "2]", "False"], found.stderr

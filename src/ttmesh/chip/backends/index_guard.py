@@ -141,7 +141,15 @@ def uses_indices(body: Callable[[], Any]) -> bool:
     return bool(noticing.found)
 
 
-class _Noticing(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _OwnMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A mode without torch's decorator for compiled frames, which would import the compiler at the first call."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
+class _Noticing(_OwnMode):
     """Notes whether a guarded function is called."""
 
     found = False
@@ -153,7 +161,7 @@ class _Noticing(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
-class _Clamping(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Clamping(_OwnMode):
     """Clamps the indices of guarded functions."""
 
     def __init__(self, guard: IndexGuard) -> None:

@@ -26,9 +26,9 @@ def write(
     values: torch.Tensor,
     presence: Presence | None,
     cq_id: int | None = None,
-) -> None:
-    """Enqueue a write of whole lanes; with a presence only those chips change."""
-    write_on(writable_queue(mesh, cq_id), mesh, cell, spec, values, presence)
+) -> torch.Tensor:
+    """Enqueue a write of whole lanes and return them as the cell gets them; with a presence only those chips change."""
+    return write_on(writable_queue(mesh, cq_id), mesh, cell, spec, values, presence)
 
 
 def write_on(
@@ -38,7 +38,7 @@ def write_on(
     spec: TensorSpec,
     values: torch.Tensor,
     presence: Presence | None = None,
-) -> None:
+) -> torch.Tensor:
     """The same on a queue that was checked."""
     lanes = values.to(mesh.backend.device)
 
@@ -46,6 +46,7 @@ def write_on(
         writes[0].write(lanes, spec)
 
     queue.enqueue(Command("write", on_present(mesh, body, presence), (), (cell,)))
+    return lanes
 
 
 def on_present(mesh: MeshDevice, body: Body, presence: Presence | None) -> Body:

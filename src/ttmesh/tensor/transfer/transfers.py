@@ -177,7 +177,9 @@ def copy_host_to_device_tensor(host_tensor: Tensor, device_tensor: Tensor, cq_id
     held, presence = host_tensor.kind.presence, device_tensor.kind.presence
     if held is not None and host_tensor.mesh_shape == mesh.shape:
         presence = held if presence is None else held & presence
-    lane_transfers.write(mesh, device_tensor.buffer.cell, device_tensor.spec, lanes, presence, cq_id)
+    sent = lane_transfers.write(mesh, device_tensor.buffer.cell, device_tensor.spec, lanes, presence, cq_id)
+    for watcher in observer.watchers:
+        watcher.after_transfer(host_tensor, sent)
 
 
 def lanes_for(host_tensor: Tensor, device_tensor: Tensor) -> tuple[MeshDevice, torch.Tensor]:
