@@ -9,6 +9,7 @@ import triton.language as tl
 from ttmesh.base.dtypes import DataType, bfloat8_b
 from ttmesh.chip.formats.tiles import FACE_WIDTH, Tile, exponent_bytes, padded_shape, tile_bytes
 
+STRIP_TILES = 4  # whole tiles side by side in one program
 GROUPS = 256  # groups of 16 values per program; on an H200 128 take 3 % longer, 512 25 %
 
 
@@ -85,6 +86,33 @@ def _round_halves(bits, largest, DEVICE: tl.constexpr):
 
 
 @triton.jit
+def _are_ordinary(largest):
+    """Whether every group's largest magnitude (its bits) is zero or far from the ends of float32's range."""
+    ordinary = (largest == 0) | ((largest >= 0x0C000000) & (largest < 0x73000000))
+    return tl.min(ordinary.to(tl.int32)) == 1
+
+
+@triton.jit
+def _encode_halves(bits, largest, WIDTH: tl.constexpr):
+    """Fields [n, 16] of groups of ordinary bfloat16 values: an addition rounds as the host does, its low bits are the
+    number of units."""
+    start = (largest & 0x7F800000) + (((24 - WIDTH) << 23) | 0x400000)
+    total = bits.to(tl.float32, bitcast=True) + start.to(tl.float32, bitcast=True)
+    units = total.to(tl.int32, bitcast=True) - start
+    magnitude = tl.minimum(tl.maximum(units, -units), (1 << WIDTH) - 1)
+    return magnitude | ((units >> 31) & (1 << WIDTH))
+
+
+@triton.jit
+def _decode_ordinary(shared, magnitude, sign, WIDTH: tl.constexpr):
+    """The bfloat16 values of groups whose exponents are zero or ordinary: one multiplication, which is exact."""
+    scale = tl.where(shared == 0, 0, (shared - (WIDTH - 1)) << 23).to(tl.float32, bitcast=True)
+    number = (magnitude | 0x4B000000).to(tl.float32, bitcast=True)
+    value = tl.fma(number, scale, -8388608.0 * scale)
+    return (value.to(tl.int32, bitcast=True) | (sign << 31)).to(tl.float32, bitcast=True).to(tl.bfloat16)
+
+
+@triton.jit
 def _combine(first, second, OPERATION: tl.constexpr):
     if OPERATION == "add":
         return first + second
@@ -130,8 +158,7 @@ def _quantise(
     if HALVES and WIDTH == 7:
         bits = values.to(tl.int32, bitcast=True)
         largest = tl.max(bits & 0x7FFFFFFF, axis=1)[:, None]
-        ordinary = (largest == 0) | ((largest >= 0x0C000000) & (largest < 0x73000000))
-        if tl.min(ordinary.to(tl.int32)) == 1:
+        if _are_ordinary(largest):
             tl.store(target + offsets, _round_halves(bits, largest, DEVICE), mask=inside)
         elif DEVICE:
             tl.store(target + offsets, _round_on_device(values, WIDTH), mask=inside)
@@ -173,6 +200,32 @@ def _locate(
 
 
 @triton.jit
+def _store_fields(base, group, fields, used, EXPONENT_BYTES: tl.constexpr, WIDTH: tl.constexpr, GROUPS: tl.constexpr):
+    """Fields of groups behind their tiles' exponents; of 4 bits two a byte, the first in the low half."""
+    if WIDTH == 7:
+        lane = tl.arange(0, 16)
+        place = (base + EXPONENT_BYTES + group * 16)[:, None] + lane[None, :]
+        tl.store(place, fields.to(tl.uint8), mask=used[:, None] & (lane < 16)[None, :])
+    else:
+        pairs = tl.sum(tl.reshape(fields << ((tl.arange(0, 16) % 2) * 4)[None, :], (GROUPS, 8, 2)), axis=2)
+        byte = tl.arange(0, 8)
+        place = (base + EXPONENT_BYTES + group * 8)[:, None] + byte[None, :]
+        tl.store(place, pairs.to(tl.uint8), mask=used[:, None] & (byte < 8)[None, :])
+
+
+@triton.jit
+def _load_fields(base, group, used, EXPONENT_BYTES: tl.constexpr, WIDTH: tl.constexpr):
+    """What `_store_fields` stored."""
+    lane = tl.arange(0, 16)
+    if WIDTH == 7:
+        place = (base + EXPONENT_BYTES + group * 16)[:, None] + lane[None, :]
+        return tl.load(place, mask=used[:, None] & (lane < 16)[None, :], other=0).to(tl.int32)
+    place = (base + EXPONENT_BYTES + group * 8)[:, None] + (lane // 2)[None, :]
+    both = tl.load(place, mask=used[:, None] & (lane < 16)[None, :], other=0).to(tl.int32)
+    return (both >> ((lane % 2) * 4)[None, :]) & 0xF
+
+
+@triton.jit
 def _pack(
     source,
     target,
@@ -195,21 +248,41 @@ def _pack(
         rows, columns, tiles, tiles_down, tiles_across, TILE_ROWS, TILE_COLUMNS, FACE_ROWS, GROUPS
     )
     used = tile < tiles
-    lane = tl.arange(0, 16)
     values = tl.load(source + offsets, mask=inside, other=pad_value).to(tl.float32)
     values = tl.where(inside, values, pad_value)
     shared, magnitude, sign = _encode_on_host(values, WIDTH)
     base = target + tile.to(tl.int64) * TILE_BYTES
     tl.store((base + group)[:, None], shared.to(tl.uint8), mask=used[:, None])
-    fields = magnitude | (sign << WIDTH)
-    if WIDTH == 7:
-        place = (base + EXPONENT_BYTES + group * 16)[:, None] + lane[None, :]
-        tl.store(place, fields.to(tl.uint8), mask=used[:, None] & (lane < 16)[None, :])
-    else:  # two fields a byte, the first in the low half
-        pairs = tl.sum(tl.reshape(fields << ((lane % 2) * 4)[None, :], (GROUPS, 8, 2)), axis=2)
-        byte = tl.arange(0, 8)
-        place = (base + EXPONENT_BYTES + group * 8)[:, None] + byte[None, :]
-        tl.store(place, pairs.to(tl.uint8), mask=used[:, None] & (byte < 8)[None, :])
+    _store_fields(base, group, magnitude | (sign << WIDTH), used, EXPONENT_BYTES, WIDTH, GROUPS)
+
+
+@triton.jit
+def _pack_strip(
+    source, target, columns, HALVES: tl.constexpr, TILE_BYTES: tl.constexpr, WIDTH: tl.constexpr, TILES: tl.constexpr
+):
+    """The same of whole tiles of 32 x 32, some side by side: rows are read as they lie."""
+    strip = tl.program_id(1).to(tl.int64)
+    x = tl.program_id(0) * TILES * 32 + tl.arange(0, TILES * 32)[None, :]
+    y = tl.arange(0, 32)[:, None]
+    read = tl.load(source + strip * 32 * columns + y * columns + x, mask=x < columns, other=0.0)
+    faces = tl.permute(tl.reshape(read, (2, 16, TILES, 2, 16)), (2, 0, 3, 1, 4))
+    values = tl.reshape(faces, (TILES * 64, 16)).to(tl.float32)
+    number = tl.arange(0, TILES * 64)
+    tile, group = tl.program_id(0) * TILES + number // 64, number % 64
+    used = tile * 32 < columns
+    base = target + (strip * (columns // 32) + tile) * TILE_BYTES
+    bits = values.to(tl.int32, bitcast=True)
+    largest = tl.max(bits & 0x7FFFFFFF, axis=1)
+    tl.store(base + group, (largest >> 23).to(tl.uint8), mask=used)
+    if HALVES:
+        if _are_ordinary(largest):
+            _store_fields(base, group, _encode_halves(bits, largest[:, None], WIDTH), used, 64, WIDTH, TILES * 64)
+        else:
+            _, magnitude, sign = _encode_on_host(values, WIDTH)
+            _store_fields(base, group, magnitude | (sign << WIDTH), used, 64, WIDTH, TILES * 64)
+    else:
+        _, magnitude, sign = _encode_on_host(values, WIDTH)
+        _store_fields(base, group, magnitude | (sign << WIDTH), used, 64, WIDTH, TILES * 64)
 
 
 @triton.jit
@@ -234,18 +307,37 @@ def _unpack(
         rows, columns, tiles, tiles_down, tiles_across, TILE_ROWS, TILE_COLUMNS, FACE_ROWS, GROUPS
     )
     used = tile < tiles
-    lane = tl.arange(0, 16)
     base = source + tile.to(tl.int64) * TILE_BYTES
     shared = tl.load(base + group, mask=used, other=0).to(tl.int32)[:, None]
-    if WIDTH == 7:
-        place = (base + EXPONENT_BYTES + group * 16)[:, None] + lane[None, :]
-        fields = tl.load(place, mask=used[:, None] & (lane < 16)[None, :], other=0).to(tl.int32)
-    else:
-        place = (base + EXPONENT_BYTES + group * 8)[:, None] + (lane // 2)[None, :]
-        both = tl.load(place, mask=used[:, None] & (lane < 16)[None, :], other=0).to(tl.int32)
-        fields = (both >> ((lane % 2) * 4)[None, :]) & 0xF
+    fields = _load_fields(base, group, used, EXPONENT_BYTES, WIDTH)
     magnitude = fields & ((1 << WIDTH) - 1)
     tl.store(target + offsets, _decode(shared, magnitude, fields >> WIDTH, WIDTH), mask=inside)
+
+
+@triton.jit
+def _unpack_strip(
+    source, target, columns, TILE_BYTES: tl.constexpr, WIDTH: tl.constexpr, TILES: tl.constexpr
+):
+    """The same of whole tiles of 32 x 32, some side by side: rows are written as they lie."""
+    strip = tl.program_id(1).to(tl.int64)
+    x = tl.program_id(0) * TILES * 32 + tl.arange(0, TILES * 32)[None, :]
+    y = tl.arange(0, 32)[:, None]
+    place = target + strip * 32 * columns + y * columns + x
+    number = tl.arange(0, TILES * 64)
+    tile, group = tl.program_id(0) * TILES + number // 64, number % 64
+    used = tile * 32 < columns
+    base = source + (strip * (columns // 32) + tile) * TILE_BYTES
+    shared = tl.load(base + group, mask=used, other=0).to(tl.int32)[:, None]
+    fields = _load_fields(base, group, used, 64, WIDTH)
+    magnitude = fields & ((1 << WIDTH) - 1)
+    sign = fields >> WIDTH
+    ordinary = (shared == 0) | ((shared >= 8) & (shared < 230))
+    if tl.min(ordinary.to(tl.int32)) == 1:
+        faces = tl.reshape(_decode_ordinary(shared, magnitude, sign, WIDTH), (TILES, 2, 2, 16, 16))
+        tl.store(place, tl.reshape(tl.permute(faces, (1, 3, 0, 2, 4)), (32, TILES * 32)), mask=x < columns)
+    else:
+        faces = tl.reshape(_decode(shared, magnitude, sign, WIDTH), (TILES, 2, 2, 16, 16))
+        tl.store(place, tl.reshape(tl.permute(faces, (1, 3, 0, 2, 4)), (32, TILES * 32)), mask=x < columns)
 
 
 def quantise(
@@ -286,6 +378,11 @@ def pack(matrices: torch.Tensor, dtype: DataType, tile: Tile, pad_value: float) 
     make = torch.zeros if padded else torch.empty
     target = make((count, down * across * tile_bytes(dtype, tile)), dtype=torch.uint8, device=source.device)
     tiles = count * down * across
+    if _are_whole(rows, columns, tile):
+        strips = (triton.cdiv(across, STRIP_TILES), count * down)
+        halves = source.dtype is torch.bfloat16
+        _pack_strip[strips](source, target, columns, halves, tile_bytes(dtype, tile), _width(dtype), STRIP_TILES)
+        return target
     options = _describe(dtype, tile)
     _pack[_grid(tiles, tile)](source, target, rows, columns, tiles, down, across, pad_value, *options, num_warps=4)
     return target
@@ -297,8 +394,17 @@ def unpack(packed: torch.Tensor, shape: tuple[int, int], dtype: DataType, tile: 
     target = torch.empty((source.shape[0], *shape), dtype=torch.bfloat16, device=source.device)
     down, across = _count_tiles(*shape, tile)
     tiles = source.shape[0] * down * across
+    if _are_whole(*shape, tile):
+        strips = (triton.cdiv(across, STRIP_TILES), source.shape[0] * down)
+        _unpack_strip[strips](source, target, shape[1], tile_bytes(dtype, tile), _width(dtype), STRIP_TILES)
+        return target
     _unpack[_grid(tiles, tile)](source, target, *shape, tiles, down, across, *_describe(dtype, tile), num_warps=4)
     return target
+
+
+def _are_whole(rows: int, columns: int, tile: Tile) -> bool:
+    """Whether matrices are whole tiles of the size that nearly every tensor has."""
+    return tile.tile_shape == (32, 32) and rows % 32 == 0 and columns % 32 == 0
 
 
 def _describe(dtype: DataType, tile: Tile) -> tuple[int, ...]:
