@@ -61,7 +61,7 @@ bench-compare: $(STAMP)  ## two checkouts or revisions, alternating: make bench-
 
 bench-gpu:  ## the rows of one NVIDIA GPU; needs a torch for CUDA, no network: WHEELS names a folder with the other packages
 	@test -z "$(WHEELS)" || python3 -m pip install -q --no-index --find-links $(WHEELS) --target .gpu-site msgspec psutil rich pyyaml platformdirs
-	@PYTHONPATH=src:.gpu-site python3 benchmarks/gpu.py
+	@PYTHONPATH=src:.gpu-site python3 benchmarks/gpu.py --json artefacts/bench_gpu.json
 
 release:  ## wheel and sdist, each installed in a clean environment and used as a new user would
 	@$(PYTHON) tools/release.py

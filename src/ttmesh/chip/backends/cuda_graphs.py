@@ -180,9 +180,9 @@ class TraceReplay:
         addresses = {key: self._address(key) for key in self._taken}
         sticky = self._guard.make_sticky(uses)
         graph = torch.cuda.CUDAGraph()
-        with capture_graph(graph):
+        with capture_graph(graph), self._guard.capture(sticky):
             self._run_steps()
-            sticky.widen(self._guard.take_uses())
+            sticky.widen()
         self._graph, self._sticky = graph, sticky
         for key in self._written:
             cell = self._cells[key]
@@ -203,8 +203,9 @@ class TraceReplay:
             return None  # raw bytes, or memory that was never written
         held = [(cell, cell.values, cell.format, cell.raw) for cell in self._cells.values()]
         self._guard.check()
+        trial = self._guard.make_sticky(0)
         try:
-            with capture_graph(torch.cuda.CUDAGraph()):
+            with capture_graph(torch.cuda.CUDAGraph()), self._guard.capture(trial):
                 self._run_steps()
         except (
             Exception
@@ -212,9 +213,8 @@ class TraceReplay:
             log.info("a trace of %d commands is no CUDA graph: %s", len(self._steps), error)
             return None
         else:
-            return len(self._guard.take_uses())
+            return len(trial.uses)
         finally:
-            self._guard.take_uses()
             for cell, values, form, raw in held:
                 cell.values, cell.format, cell.raw = values, form, raw
 

@@ -8,6 +8,7 @@ the GPU until a call waits for it; then the error is the one that the same call 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -36,6 +37,12 @@ MOST_PENDING = 256  # extremes kept before they are checked although no call wai
 _fails: ContextVar[Callable[[int], None] | None] = ContextVar("fails", default=None)
 
 
+# The guard in whose care a function runs now.
+_guard: ContextVar[IndexGuard | None] = ContextVar("guard", default=None)
+# Where the uses of the CUDA graph are kept that this thread captures now.
+_captured: ContextVar[StickyUses | None] = ContextVar("captured", default=None)
+
+
 @contextlib.contextmanager
 def index_error(fail: Callable[[int], None]) -> Iterator[None]:
     """Inside, an index out of range is reported by this function, which raises; it is called when a call waits."""
@@ -47,37 +54,70 @@ def index_error(fail: Callable[[int], None]) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class _Use:
-    """Indices that one function got: how to make its error, and the smallest and largest of them on the GPU."""
+class Bounds:
+    """Of the indices that one function gets: how to make its error, and the range they must lie in."""
 
     fail: Callable[[int], None]  # calls the function with this index on a CPU
     low: int
     high: int
+
+
+@dataclass(frozen=True)
+class _Use:
+    """Indices that one function got: their bounds, and the smallest and largest of them on the GPU."""
+
+    bounds: Bounds
     extremes: torch.Tensor
+    is_widened: bool = False  # by the function itself at every launch, in memory that keeps them
 
 
 class StickyUses:
     """The extremes of a CUDA graph's indices over all its launches since the last call that waited."""
 
     def __init__(self, count: int) -> None:
-        self._uses: list[_Use] = []
-        self._least = torch.full((count,), _LARGEST, device="cuda")
-        self._most = torch.full((count,), -_LARGEST, device="cuda")
+        self.uses: list[_Use] = []
+        self._stacked, self._kept = _make_blank(count), _make_blank(count)
+        self._given = 0  # of the kept ones
 
-    def widen(self, uses: list[_Use]) -> None:
-        """Take in the extremes of this launch; called during the capture."""
-        self._uses = uses
-        if uses:
-            least, most = torch.stack([use.extremes for use in uses]).unbind(1)
-            torch.minimum(self._least, least, out=self._least)
-            torch.maximum(self._most, most, out=self._most)
+    def give(self, count: int) -> torch.Tensor:
+        """Memory for the extremes of so many uses, which a kernel widens at every launch."""
+        start, self._given = self._given, self._given + count
+        return self._kept[start : self._given] if self._given <= len(self._kept) else _make_blank(count)
+
+    def widen(self) -> None:
+        """Take in the extremes of this launch; called at the end of the capture."""
+        kept = [use for use in self.uses if use.is_widened]
+        stacked = [use for use in self.uses if not use.is_widened]
+        self.uses = [*kept, *stacked]
+        self._stacked = self._stacked[: len(stacked)]
+        if stacked:
+            (least, most), (low, high) = (
+                torch.stack([use.extremes for use in stacked]).unbind(1),
+                self._stacked.unbind(1),
+            )
+            torch.minimum(low, least, out=low)
+            torch.maximum(high, most, out=high)
 
     def take(self) -> list[tuple[_Use, int, int]]:
         """Every use with its extremes; forgets them."""
-        extremes = torch.stack([self._least, self._most], 1).tolist() if self._uses else []
-        self._least.fill_(_LARGEST)
-        self._most.fill_(-_LARGEST)
-        return [(use, least, most) for use, (least, most) in zip(self._uses, extremes, strict=True) if least <= most]
+        if not self.uses:
+            return []
+        extremes = torch.cat([self._kept[: self._given], self._stacked]).tolist()
+        for held in (self._kept, self._stacked):
+            held[:, 0] = _LARGEST
+            held[:, 1] = -_LARGEST
+        return [(use, least, most) for use, (least, most) in zip(self.uses, extremes, strict=True) if least <= most]
+
+
+def _make_blank(count: int) -> torch.Tensor:
+    """Extremes of no index."""
+    return _blank().repeat(count, 1)
+
+
+@functools.cache
+def _blank() -> torch.Tensor:
+    """One pair, made once: the host would wait for its copy, and a capture cannot hold it."""
+    return torch.tensor([_LARGEST, -_LARGEST], device="cuda")
 
 
 class IndexGuard:
@@ -87,14 +127,26 @@ class IndexGuard:
         self._uses: list[_Use] = []
         self._sticky: dict[int, StickyUses] = {}
 
-    def take_uses(self) -> list[_Use]:
-        """The uses since the last check, which then need no check any more."""
-        uses, self._uses = self._uses, []
-        return uses
-
     def make_sticky(self, count: int) -> StickyUses:
         """Where a CUDA graph with so many uses keeps their extremes."""
         return StickyUses(count)
+
+    @contextlib.contextmanager
+    def capture(self, uses: StickyUses) -> Iterator[None]:
+        """Inside, what this thread runs is captured, and its uses are kept there."""
+        token = _captured.set(uses)
+        try:
+            yield
+        finally:
+            _captured.reset(token)
+
+    def keep_extremes(self, *bounds: Bounds) -> torch.Tensor:
+        """Memory [n, 2] where a kernel widens the extremes of its indices; out of bounds is an error at the next check."""
+        captured = _captured.get()
+        kept = _make_blank(len(bounds)) if captured is None else captured.give(len(bounds))
+        for each, extremes in zip(bounds, kept, strict=True):
+            self._add(_Use(each, extremes, True))
+        return kept
 
     def add_sticky(self, uses: StickyUses) -> None:
         """A graph was launched: look at its extremes at the next check."""
@@ -104,8 +156,12 @@ class IndexGuard:
         """The same function with its indices clamped and remembered."""
 
         def run_guarded(*args: Any, **kwargs: Any) -> Any:
-            with _Clamping(self):
-                return body(*args, **kwargs)
+            token = _guard.set(self)
+            try:
+                with _Clamping(self):
+                    return body(*args, **kwargs)
+            finally:
+                _guard.reset(token)
 
         return run_guarded
 
@@ -115,22 +171,41 @@ class IndexGuard:
             return index
         if size == 0:
             fail(0)
-        self._uses.append(_Use(fail, low, size, torch.stack(torch.aminmax(index)).long()))
-        if len(self._uses) >= MOST_PENDING and not (index.is_cuda and torch.cuda.is_current_stream_capturing()):
-            self.check()
+        self._add(_Use(Bounds(fail, low, size), torch.stack(torch.aminmax(index)).long()))
         return index.clamp(low, size - 1)
+
+    def _add(self, use: _Use) -> None:
+        captured = _captured.get()
+        if captured is not None:
+            captured.uses.append(use)
+            return
+        self._uses.append(use)
+        if len(self._uses) >= MOST_PENDING:
+            self.check()
 
     def check(self) -> None:
         """Raise what the first function with an index out of range raises on a CPU; forget all uses."""
         sticky, self._sticky = self._sticky, {}
         found = [use for uses in sticky.values() for use in uses.take()]
-        plain = self.take_uses()
+        plain, self._uses = self._uses, []
         if plain:
             extremes = torch.stack([use.extremes for use in plain]).tolist()
             found += [(use, least, most) for use, (least, most) in zip(plain, extremes, strict=True)]
         for use, least, most in found:
-            if least < use.low or most >= use.high:
-                use.fail(least if least < use.low else most)
+            bounds = use.bounds
+            if least < bounds.low or most >= bounds.high:
+                bounds.fail(least if least < bounds.low else most)
+
+
+def keep_extremes(*bounds: Bounds) -> torch.Tensor:
+    """`IndexGuard.keep_extremes` of the guard in whose care a function runs; without one nobody looks at them."""
+    guard = _guard.get()
+    return _make_blank(len(bounds)) if guard is None else guard.keep_extremes(*bounds)
+
+
+def bound_by_select(size: int, dim: int) -> Bounds:
+    """Of `source[..., index, ...]` at a dim of this size, where negative indices count from the end."""
+    return Bounds(_on_cpu(_select, size, dim), -size, size)
 
 
 def uses_indices(body: Callable[[], Any]) -> bool:
@@ -149,7 +224,7 @@ class _OwnMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return False
 
 
-class _Noticing(_OwnMode):
+class _Noticing(_OwnMode):  # type: ignore[no-untyped-call]
     """Notes whether a guarded function is called."""
 
     found = False
@@ -161,7 +236,7 @@ class _Noticing(_OwnMode):
         return func(*args, **(kwargs or {}))
 
 
-class _Clamping(_OwnMode):
+class _Clamping(_OwnMode):  # type: ignore[no-untyped-call]
     """Clamps the indices of guarded functions."""
 
     def __init__(self, guard: IndexGuard) -> None:

@@ -11,6 +11,8 @@ from torch import Tensor as Lanes
 
 from ttmesh.base.errors import ShapeError
 from ttmesh.base.geometry import MeshCoordinate
+from ttmesh.chip.backends.index_guard import bound_by_select, keep_extremes
+from ttmesh.chip.formats.kernels.gpu_loader import find_gpu_kernels
 from ttmesh.chip.numerics.engine import write_packed
 from ttmesh.ops.attention.attention_scores import reinterpret_tiles
 from ttmesh.ops.attention.kv_cache import make_writable
@@ -25,14 +27,24 @@ from ttmesh.tensor.tensor import Tensor
 Coords = tuple[tuple[int, ...], ...]
 
 
-def write_rows(cache: Lanes, block: Lanes, row: Lanes, values: Lanes, mask: Lanes, lane_axes: int) -> None:
-    """cache[lane, block, :, row] = values where the mask is true; all but the cache are [*mesh, n(, heads, dim)]."""
+def write_rows(cache: Lanes, block: Lanes, row: Lanes, values: Lanes, mask: Lanes | None, lane_axes: int) -> None:
+    """cache[lane, block, :, row] = values where the mask is true; all but the cache are [*mesh, n(, heads, dim)].
+
+    Without a mask, where the row is not negative.
+    """
     if cache.is_meta:
         return
     dims = cache.shape[:lane_axes]
     count = block.shape[-1]
-    block, row, mask = (x.expand(*dims, count) for x in (block, row, mask))
+    block, row = (x.expand(*dims, count) for x in (block, row))
     values = values.expand(*dims, *values.shape[lane_axes:])
+    chosen = None if mask is None else mask.expand(*dims, count)
+    kernels = find_gpu_kernels("gpu_cache_rows") if cache.is_cuda else None
+    if kernels is not None and kernels.supports(cache, values):
+        bounds = (bound_by_select(cache.shape[dim], dim) for dim in (lane_axes, lane_axes + 2))
+        kernels.write_rows(cache, block, row, values, chosen, keep_extremes(*bounds))
+        return
+    mask = row >= 0 if chosen is None else chosen
     if cache.is_cuda:
         write_rows_without_waiting(cache, block, row, values, mask)
         return
@@ -68,6 +80,8 @@ def make_positions(positions: tuple[int, ...], device: torch.device) -> Lanes:
 
 def to_signed_positions(stored: Lanes) -> Lanes:
     """Signed positions: unsigned formats hold -1 as their largest value."""
+    if stored.dtype is torch.int32:
+        return stored
     widened = stored.long()
     return torch.where(widened > 0x7FFFFFFF, widened - 0x100000000, widened)
 
@@ -185,18 +199,19 @@ def _write_tokens(
         positions = to_signed_positions(update_idxs_tensor.flatten(lane_axes)[..., :users])
     else:
         positions = make_positions(tuple(update_idxs), cache.device).reshape(*[1] * lane_axes, -1)[..., :users]
-    valid = positions >= 0
-    valid = valid if lane_mask is None else valid & lane_mask
+    valid = None if lane_mask is None and page_table is None else positions >= 0
+    valid = valid if lane_mask is None or valid is None else valid & lane_mask
     if cache_position_modulo is not None:
         positions = positions % cache_position_modulo
     view = view_cache(cache, block_size, num_kv_heads, input.shape[-1])
     heads, size = view.shape[-3], view.shape[-2]
     if page_table is None:
-        user_blocks = torch.arange(users, device=cache.device) * (not share_cache)
+        user_blocks = make_positions((0,) * users if share_cache else tuple(range(users)), cache.device)
         block, row = user_blocks.reshape(*[1] * lane_axes, -1), positions
     else:
-        table = to_signed_positions(page_table)
-        page = (positions.clamp(min=0) // size).expand(*common_mesh_dims([positions, table], lane_axes), users)
+        assert valid is not None, "with a table pages are looked at"
+        table = to_signed_positions(page_table).long()
+        page = (positions.long().clamp(min=0) // size).expand(*common_mesh_dims([positions, table], lane_axes), users)
         table = table.expand(*page.shape[:lane_axes], *table.shape[lane_axes:])[..., :users, :]
         block = table.gather(-1, page[..., None])[..., 0]
         valid, row = valid & (block >= 0), positions % size

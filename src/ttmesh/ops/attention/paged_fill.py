@@ -97,7 +97,7 @@ def _fill(
     elif cache_position_modulo is not None:
         mask = mask & (token >= tokens - cache_position_modulo)
     slot = token if cache_position_modulo is None else token % cache_position_modulo
-    table = to_signed_positions(page_table)
+    table = to_signed_positions(page_table).long()
     for batch in range(input.shape[lane_axes]):
         if batch_idx_tensor is None:
             pages = table.select(lane_axes, batch_idx + batch)

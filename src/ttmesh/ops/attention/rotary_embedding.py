@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor as Lanes
 from torch.nn import functional as F
 
 from ttmesh.base.dtypes import DataType, TensorMemoryLayout
 from ttmesh.base.errors import MeshError, ShapeError, require
+from ttmesh.chip.formats.kernels.gpu_loader import find_gpu_kernels
 from ttmesh.chip.numerics import engine
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.goldens import rope as goldens
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.launch_op import Call, Case
 
 TILE = 32
 
@@ -105,11 +108,29 @@ def _match_rows(table: Lanes, rows: int) -> Lanes:
 
 
 def _apply_llama_rotary(x: Lanes, cos: Lanes, sin: Lanes, trans_mat: Lanes, is_decode_mode: bool) -> Lanes:
+    return apply_pair_rotary(x, *_select_rows(x, cos, sin, is_decode_mode), trans_mat)
+
+
+def _select_rows(x: Lanes, cos: Lanes, sin: Lanes, is_decode_mode: bool) -> tuple[Lanes, Lanes]:
+    """The rows of both tables that belong to x."""
     if is_decode_mode:
-        cos, sin = _select_user_rows(cos, x.shape[-3]), _select_user_rows(sin, x.shape[-3])
-    else:
-        cos, sin = _match_rows(cos, x.shape[-2]), _match_rows(sin, x.shape[-2])
-    return apply_pair_rotary(x, cos, sin, trans_mat)
+        return _select_user_rows(cos, x.shape[-3]), _select_user_rows(sin, x.shape[-3])
+    return _match_rows(cos, x.shape[-2]), _match_rows(sin, x.shape[-2])
+
+
+def _specialise_llama(case: Case) -> Callable[..., Lanes] | None:
+    """On a GPU one kernel for bfloat16."""
+    if not case.one_format(DataType.BFLOAT16):
+        return None
+    is_decode_mode = case["is_decode_mode"]
+
+    def rotate(x: Lanes, cos: Lanes, sin: Lanes, trans_mat: Lanes) -> Lanes:
+        cos, sin = _select_rows(x, cos, sin, is_decode_mode)
+        kernels = find_gpu_kernels("gpu_decoding") if x.is_cuda else None
+        rotated = None if kernels is None else kernels.rotate_pairs(x, cos, sin, trans_mat)
+        return apply_pair_rotary(x, cos, sin, trans_mat) if rotated is None else rotated
+
+    return rotate
 
 
 def _check_llama(call: Call) -> None:
@@ -127,7 +148,12 @@ def _check_llama(call: Call) -> None:
         )
 
 
-@op("ttnn.experimental.rotary_embedding_llama", golden=goldens.rotary_embedding_llama, check=_check_llama)
+@op(
+    "ttnn.experimental.rotary_embedding_llama",
+    golden=goldens.rotary_embedding_llama,
+    check=_check_llama,
+    specialise=_specialise_llama,
+)
 def rotary_embedding_llama(
     input_tensor: Lanes, cos_cache: Lanes, sin_cache: Lanes, trans_mat: Lanes, is_decode_mode: bool
 ) -> Lanes:

@@ -10,9 +10,11 @@ from torch import Tensor as Lanes
 
 from ttmesh.base.dtypes import DataType
 from ttmesh.base.errors import MeshError, ShapeError
+from ttmesh.chip.formats.kernels.gpu_loader import find_gpu_kernels
 from ttmesh.chip.formats.tiles import tile_bytes
+from ttmesh.chip.numerics import engine
 from ttmesh.ops.attention.attention_scores import attend_decode, gather_pages, make_additive_mask
-from ttmesh.ops.attention.paged_cache_update import make_positions
+from ttmesh.ops.attention.paged_cache_update import make_positions, to_signed_positions
 from ttmesh.ops.attention.sdpa_prefill import BFLOAT16_TILE, TILE, attention_spec, check_geometry, view_paged
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.configs.program_configs import PagedCacheGeometryOverride
@@ -100,6 +102,12 @@ def attend_cached(
     table: Lanes | None = None,
 ) -> Lanes:
     """Decode attention; positions [*mesh, users] (None: no causality), mask [*mesh, users, 1, heads, keys]."""
+    factor = scale if scale is not None else q.shape[-1] ** -0.5
+    kernels = find_gpu_kernels("gpu_decoding") if q.is_cuda and not engine.is_emulated(q, k, v) else None
+    plain = positions is not None and all(option is None for option in (mask, sink, modulo, table))
+    if kernels is not None and plain and kernels.can_attend(q, k, v):
+        result: Lanes = kernels.attend_decode(q, k, v, positions, factor, window)
+        return result
     keys = k.shape[-2] if table is None else k.shape[-2] * table.shape[-1]
     if modulo is not None:
         keys = min(keys, modulo)  # the ring buffer has no more slots
@@ -128,7 +136,6 @@ def attend_cached(
     if mask is not None:
         masks.append(mask.squeeze(lane_axes + 1)[..., :keys].float())
     combined_mask = None if not masks else masks[0] if len(masks) == 1 else masks[0] + masks[1]
-    factor = scale if scale is not None else q.shape[-1] ** -0.5
     logits = None if sink is None else sink.flatten(lane_axes, -2)[..., : q.shape[-2], 0].float() * factor
     return attend_decode(q, k, v, lane_axes, scale=factor, mask=combined_mask, sink=logits, skipped=skipped)
 
@@ -137,8 +144,7 @@ def find_user_positions(cur_pos: Sequence[int], cur_pos_tensor: Lanes | None, q:
     """Positions [*mesh, users] from the tensor or the list; an unsigned -1 becomes -1."""
     users = q.shape[lane_axes + 1]
     if cur_pos_tensor is not None:
-        stored = cur_pos_tensor.flatten(lane_axes)[..., :users].long()
-        return torch.where(stored > 0x7FFFFFFF, stored - 0x100000000, stored)
+        return to_signed_positions(cur_pos_tensor.flatten(lane_axes)[..., :users])
     if not cur_pos:
         return None
     return make_positions(tuple(cur_pos), q.device).reshape(*[1] * lane_axes, -1)

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import MeshError, ShapeError
+from ttmesh.chip.formats.kernels.gpu_loader import find_gpu_kernels
 from ttmesh.chip.numerics import engine
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
@@ -193,6 +194,12 @@ def _specialise_rms_norm(case: Case) -> Callable[..., Lanes] | None:
     width, epsilon, lane_axes = case.specs[0].shape[-1], case["epsilon"], case.lane_axes
 
     def normalize(x: Lanes, weight: Lanes | None = None) -> Lanes:
+        if x.is_cuda and (weight is None or weight.numel() == width):
+            kernels = find_gpu_kernels("gpu_decoding")
+            normalized = None if kernels is None else kernels.normalize_rms(x, weight, epsilon)
+            if normalized is not None:
+                result: Lanes = normalized
+                return result
         widened = x.float()
         widened = widened * torch.rsqrt(widened.square().mean(-1, keepdim=True).add_(epsilon))
         if weight is None:
