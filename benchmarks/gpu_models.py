@@ -17,7 +17,7 @@ from training import CHIPS, SAMPLES, jax_figures, ttmesh_figures
 import ttmesh.ttnn as ttnn
 
 USERS, LENGTH, WIDTH, HEADS, KV_HEADS, HIDDEN = 32, 1024, 4096, 32, 8, 14336  # a layer of Llama 3.1 8B
-CALLS, ROUNDS = 20, 5
+CALLS, ROUNDS = 20, 25
 
 
 def has_jax() -> bool:

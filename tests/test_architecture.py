@@ -38,7 +38,7 @@ ROOMS: dict[str, set[str]] = {
     "chip.formats.kernels": {"chip.formats"},
     "chip.formats.kernels.gpu": {"chip.formats"},
     "chip.numerics": {"chip.formats", "chip.formats.kernels"},
-    "chip.backends": {"chip.*", "chip.formats.kernels"},  # the CPU's threads are the kernels'
+    "chip.backends": {"chip.*", "chip.formats.kernels"},  # the CPU's threads and the GPU's clamps are the kernels'
     "fabric.messaging": {"fabric.*"},
     "fabric.transports": {"fabric.messaging", "fabric.*"},
     "mesh.system": set(),

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import ttmesh.ttnn as ttnn
+from ttmesh.chip.backends.index_guard import IndexGuard
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 
@@ -31,6 +32,34 @@ def test_a_bad_index_is_reported_and_does_not_poison_the_process(monkeypatch: py
     after = ttnn.to_torch(ttnn.get_device_tensors(ttnn.gather(x, 1, good))[0])
     assert torch.equal(after, ttnn.to_torch(ttnn.get_device_tensors(x)[0])[:, 3:4].expand(32, 32))
     ttnn.close_mesh_device(mesh)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x, i: x[i],
+        lambda x, i: x[:, i],
+        lambda x, i: x[i * 0, :, i],
+        lambda x, i: x.index_put((i * 0, i), x.new_ones(2, 4)),
+        lambda x, i: torch.gather(x, 2, i.reshape(1, 1, 2)),
+        lambda x, i: torch.scatter(x, 1, i.reshape(1, 2, 1), x.new_ones(1, 2, 1)),
+    ],
+)
+@pytest.mark.parametrize("bad", [4, 99, -9])
+def test_the_guard_s_error_is_torch_s_own(call, bad: int) -> None:
+    x, index = torch.zeros(4, 4, 4), torch.tensor([1, bad])
+    with pytest.raises((IndexError, RuntimeError)) as plain:
+        call(x, index)
+    if torch.cuda.is_available():
+        x, index = x.cuda(), index.cuda()
+    guard = IndexGuard()
+
+    guard.run(call)(x, index)
+
+    with pytest.raises(plain.type) as guarded:
+        guard.check()
+    assert str(guarded.value) == str(plain.value)
+    guard.check()  # reported once
 
 
 def test_the_guard_does_not_import_the_compiler_of_torch() -> None:

@@ -2,7 +2,8 @@
 
 A graph reads and writes fixed memory, while the contents of a cell are replaced by other tensors. So before a launch:
 - an input whose tensor changed since the capture is copied into the memory that the graph reads (after the first change
-  it has memory of its own for that, and the graph is captured again);
+  it has memory of its own for that, and the graph is captured again); what the graph itself puts into an input's cell, as
+  a training step its weights, is copied there by the graph;
 - where another cell or tensor holds memory that the graph would overwrite, this replay runs command by command instead.
 What cannot be captured (random numbers with a generator, reading a value back, other ranks) stays as it was.
 """
@@ -123,6 +124,7 @@ class TraceReplay:
         self._graph: torch.cuda.CUDAGraph | None = None
         self._inputs: list[_Input] = []
         self._copied: dict[int, torch.Tensor | None] = {}
+        self._returned: dict[int, torch.Tensor] = {}  # input -> the result that a launch copies to where it reads
         self._outputs: list[_Output] = []
         self._in_place: list[_InPlace] = []
         self._reachable: list[torch.Tensor] = []  # what the graph overwrites and a program can get hold of
@@ -173,17 +175,23 @@ class TraceReplay:
             if key in self._taken:
                 continue  # read and updated in place: the same memory, which nothing else may hold
             assert cell.values is not None, "the trial looked"
-            private = key in self._private
-            if private:
-                cell.values = cell.values.clone()
+            private, held = key in self._private, cell.values
+            if private:  # no cell but results of the graph may hold this memory: it is overwritten
+                self._copied[len(self._inputs)] = held
+                cell.values = held.clone()
             self._inputs.append(_Input(cell, cell.values, cell.format, private, key in self._written))
         addresses = {key: self._address(key) for key in self._taken}
         sticky = self._guard.make_sticky(uses)
         graph = torch.cuda.CUDAGraph()
         with capture_graph(graph), self._guard.capture(sticky):
             self._run_steps()
-            sticky.widen()
+            self._return_results()
         self._graph, self._sticky = graph, sticky
+        for i, held in list(self._copied.items()):
+            if self._inputs[i].always:
+                del self._copied[i]
+            else:
+                self._inputs[i].cell.values = held
         for key in self._written:
             cell = self._cells[key]
             if key in self._taken and self._address(key) == addresses[key]:
@@ -195,6 +203,21 @@ class TraceReplay:
         self._reachable = [output.tensor for output in self._outputs if self._is_live(output.cell)]
         self._launch()
         self._holders = self._count_holders()
+
+    def _return_results(self) -> None:
+        """Results that the next launch reads are copied to where it reads them; another result that lies there moves."""
+        replaced = [(i, entry) for i, entry in enumerate(self._inputs) if entry.always and entry.private]
+        memory = {_find_storage(entry.tensor) for _, entry in replaced}
+        for key in self._written:
+            values = self._cells[key].values
+            if values is not None and _find_storage(values) in memory:
+                self._cells[key].values = values.clone()
+        for i, (cell, tensor, _, _, _) in replaced:
+            values = cell.values
+            if values is not None and values.shape == tensor.shape and values.dtype is tensor.dtype:
+                self._returned[i] = values
+        if self._returned:
+            torch._foreach_copy_([self._inputs[i].tensor for i in self._returned], list(self._returned.values()))
 
     def _try_capture(self) -> int | None:
         """Whether these commands can be captured: how many uses of indices they have, or None. Nothing is changed."""
@@ -249,6 +272,8 @@ class TraceReplay:
         """Bring what cells hold now to where the graph reads it."""
         for i, (cell, tensor, _, private, always) in enumerate(self._inputs):
             values = cell.values
+            if always and values is self._returned.get(i):
+                continue
             if private and values is not tensor and (always or self._copied.get(i) is not values):
                 assert values is not None, "inputs were looked at"
                 tensor.copy_(values)
@@ -291,6 +316,10 @@ def capture_graph(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
                     torch.zeros(1, device="cuda")
                 if whole:  # else what was raised inside says why
                     raise
+
+
+def _find_storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 def _count_tensor_holders(tensor: torch.Tensor) -> tuple[int, int]:

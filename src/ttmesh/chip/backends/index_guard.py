@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ttmesh.chip.formats.kernels.gpu_loader import find_gpu_kernels
+
 aten = torch.ops.aten
 # Functions of (source, dim, index, ...): indices from 0 to the source's length along dim.
 ALONG_A_DIM = frozenset({
@@ -61,52 +63,40 @@ class Bounds:
     low: int
     high: int
 
+    def exclude(self, least: int, most: int) -> int | None:
+        """Of these extremes the one that is out of bounds."""
+        return least if least < self.low else most if most >= self.high else None
+
 
 @dataclass(frozen=True)
 class _Use:
-    """Indices that one function got: their bounds, and the smallest and largest of them on the GPU."""
+    """Indices that one function got: their bounds, and memory on the GPU with the smallest and largest of them."""
 
     bounds: Bounds
     extremes: torch.Tensor
-    is_widened: bool = False  # by the function itself at every launch, in memory that keeps them
 
 
 class StickyUses:
-    """The extremes of a CUDA graph's indices over all its launches since the last call that waited."""
+    """The extremes of a CUDA graph's indices over all its launches."""
 
     def __init__(self, count: int) -> None:
         self.uses: list[_Use] = []
-        self._stacked, self._kept = _make_blank(count), _make_blank(count)
-        self._given = 0  # of the kept ones
+        self._extremes = _make_blank(count)
 
-    def give(self, count: int) -> torch.Tensor:
-        """Memory for the extremes of so many uses, which a kernel widens at every launch."""
-        start, self._given = self._given, self._given + count
-        return self._kept[start : self._given] if self._given <= len(self._kept) else _make_blank(count)
+    def give(self, bounds: Sequence[Bounds]) -> torch.Tensor:
+        """Memory for the extremes of these uses, which kernels widen at every launch."""
+        start, end = len(self.uses), len(self.uses) + len(bounds)
+        extremes = self._extremes[start:end] if end <= len(self._extremes) else _make_blank(len(bounds))
+        self.uses += [_Use(each, pair) for each, pair in zip(bounds, extremes, strict=True)]
+        return extremes
 
-    def widen(self) -> None:
-        """Take in the extremes of this launch; called at the end of the capture."""
-        kept = [use for use in self.uses if use.is_widened]
-        stacked = [use for use in self.uses if not use.is_widened]
-        self.uses = [*kept, *stacked]
-        self._stacked = self._stacked[: len(stacked)]
-        if stacked:
-            (least, most), (low, high) = (
-                torch.stack([use.extremes for use in stacked]).unbind(1),
-                self._stacked.unbind(1),
-            )
-            torch.minimum(low, least, out=low)
-            torch.maximum(high, most, out=high)
-
-    def take(self) -> list[tuple[_Use, int, int]]:
-        """Every use with its extremes; forgets them."""
-        if not self.uses:
-            return []
-        extremes = torch.cat([self._kept[: self._given], self._stacked]).tolist()
-        for held in (self._kept, self._stacked):
-            held[:, 0] = _LARGEST
-            held[:, 1] = -_LARGEST
-        return [(use, least, most) for use, (least, most) in zip(self.uses, extremes, strict=True) if least <= most]
+    def take(self) -> list[tuple[Bounds, int, int]]:
+        """Every use's bounds and extremes; forgets them where one is out of bounds."""
+        pairs = self._extremes.tolist() if self.uses else []
+        found = [(use.bounds, least, most) for use, (least, most) in zip(self.uses, pairs, strict=True)]
+        if any(bounds.exclude(least, most) is not None for bounds, least, most in found):
+            self._extremes.copy_(_make_blank(len(self.uses)))
+        return found
 
 
 def _make_blank(count: int) -> torch.Tensor:
@@ -117,7 +107,7 @@ def _make_blank(count: int) -> torch.Tensor:
 @functools.cache
 def _blank() -> torch.Tensor:
     """One pair, made once: the host would wait for its copy, and a capture cannot hold it."""
-    return torch.tensor([_LARGEST, -_LARGEST], device="cuda")
+    return torch.tensor([_LARGEST, -_LARGEST], device="cuda" if torch.cuda.is_available() else "cpu")
 
 
 class IndexGuard:
@@ -143,10 +133,13 @@ class IndexGuard:
     def keep_extremes(self, *bounds: Bounds) -> torch.Tensor:
         """Memory [n, 2] where a kernel widens the extremes of its indices; out of bounds is an error at the next check."""
         captured = _captured.get()
-        kept = _make_blank(len(bounds)) if captured is None else captured.give(len(bounds))
-        for each, extremes in zip(bounds, kept, strict=True):
-            self._add(_Use(each, extremes, True))
-        return kept
+        if captured is not None:
+            return captured.give(bounds)
+        if len(self._uses) + len(bounds) > MOST_PENDING:
+            self.check()
+        extremes = _make_blank(len(bounds))
+        self._uses += [_Use(each, pair) for each, pair in zip(bounds, extremes, strict=True)]
+        return extremes
 
     def add_sticky(self, uses: StickyUses) -> None:
         """A graph was launched: look at its extremes at the next check."""
@@ -171,17 +164,15 @@ class IndexGuard:
             return index
         if size == 0:
             fail(0)
-        self._add(_Use(Bounds(fail, low, size), torch.stack(torch.aminmax(index)).long()))
+        (extremes,) = self.keep_extremes(Bounds(fail, low, size))
+        kernels = find_gpu_kernels("gpu_indices") if index.is_cuda else None
+        if kernels is not None:
+            clamped: torch.Tensor = kernels.clamp(index, low, size - 1, extremes)
+            return clamped
+        least, most = torch.aminmax(index)
+        torch.minimum(extremes[0], least, out=extremes[0])
+        torch.maximum(extremes[1], most, out=extremes[1])
         return index.clamp(low, size - 1)
-
-    def _add(self, use: _Use) -> None:
-        captured = _captured.get()
-        if captured is not None:
-            captured.uses.append(use)
-            return
-        self._uses.append(use)
-        if len(self._uses) >= MOST_PENDING:
-            self.check()
 
     def check(self) -> None:
         """Raise what the first function with an index out of range raises on a CPU; forget all uses."""
@@ -190,11 +181,11 @@ class IndexGuard:
         plain, self._uses = self._uses, []
         if plain:
             extremes = torch.stack([use.extremes for use in plain]).tolist()
-            found += [(use, least, most) for use, (least, most) in zip(plain, extremes, strict=True)]
-        for use, least, most in found:
-            bounds = use.bounds
-            if least < bounds.low or most >= bounds.high:
-                bounds.fail(least if least < bounds.low else most)
+            found += [(use.bounds, least, most) for use, (least, most) in zip(plain, extremes, strict=True)]
+        for bounds, least, most in found:
+            wrong = bounds.exclude(least, most)
+            if wrong is not None:
+                bounds.fail(wrong)
 
 
 def keep_extremes(*bounds: Bounds) -> torch.Tensor:
@@ -203,9 +194,9 @@ def keep_extremes(*bounds: Bounds) -> torch.Tensor:
     return _make_blank(len(bounds)) if guard is None else guard.keep_extremes(*bounds)
 
 
-def bound_by_select(size: int, dim: int) -> Bounds:
-    """Of `source[..., index, ...]` at a dim of this size, where negative indices count from the end."""
-    return Bounds(_on_cpu(_select, size, dim), -size, size)
+def bound_by_select(size: int, place: int) -> Bounds:
+    """Of `source[..., index, ...]` at a dim of this size, behind `place` other indices; negative ones count from the end."""
+    return Bounds(_on_cpu(_select, size, place), -size, size)
 
 
 def uses_indices(body: Callable[[], Any]) -> bool:
@@ -269,15 +260,16 @@ class _Clamping(_OwnMode):  # type: ignore[no-untyped-call]
 
     def _each(self, source: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
         clamped: list[torch.Tensor | None] = []
-        dim = 0
+        dim = place = 0
         for index in indices:
             if index is None or index.dtype is torch.bool:
                 clamped.append(index)
                 dim += 1 if index is None else index.dim()
+                place += 0 if index is None else index.dim()
                 continue
             size = source.shape[dim]
-            clamped.append(self._guard.clamp(index, -size, size, _on_cpu(_select, size, dim)))
-            dim += 1
+            clamped.append(self._guard.clamp(index, -size, size, _on_cpu(_select, size, place)))
+            dim, place = dim + 1, place + 1
         return clamped
 
 
@@ -306,4 +298,6 @@ def _on_cpu(
 
 
 def _select(source: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:
-    return source[(slice(None),) * dim + (index.flatten(),)]
+    """By indices alone: torch's error counts them, not the dims between."""
+    indices = [torch.zeros(1, dtype=torch.int64)] * dim + [index.flatten()]
+    return source[tuple(indices)]

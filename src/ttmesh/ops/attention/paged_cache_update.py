@@ -41,7 +41,8 @@ def write_rows(cache: Lanes, block: Lanes, row: Lanes, values: Lanes, mask: Lane
     chosen = None if mask is None else mask.expand(*dims, count)
     kernels = find_gpu_kernels("gpu_cache_rows") if cache.is_cuda else None
     if kernels is not None and kernels.supports(cache, values):
-        bounds = (bound_by_select(cache.shape[dim], dim) for dim in (lane_axes, lane_axes + 2))
+        blocks, size = cache.shape[lane_axes], cache.shape[-2]
+        bounds = bound_by_select(blocks, lane_axes), bound_by_select(size, lane_axes + 1)
         kernels.write_rows(cache, block, row, values, chosen, keep_extremes(*bounds))
         return
     mask = row >= 0 if chosen is None else chosen

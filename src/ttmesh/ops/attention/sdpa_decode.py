@@ -104,9 +104,9 @@ def attend_cached(
     """Decode attention; positions [*mesh, users] (None: no causality), mask [*mesh, users, 1, heads, keys]."""
     factor = scale if scale is not None else q.shape[-1] ** -0.5
     kernels = find_gpu_kernels("gpu_decoding") if q.is_cuda and not engine.is_emulated(q, k, v) else None
-    plain = positions is not None and all(option is None for option in (mask, sink, modulo, table))
-    if kernels is not None and plain and kernels.can_attend(q, k, v):
-        result: Lanes = kernels.attend_decode(q, k, v, positions, factor, window)
+    plain = positions is not None and all(option is None for option in (mask, sink, modulo))
+    if kernels is not None and plain and kernels.can_attend(q, k, v, table):
+        result: Lanes = kernels.attend_decode(q, k, v, positions, table, factor, window)
         return result
     keys = k.shape[-2] if table is None else k.shape[-2] * table.shape[-1]
     if modulo is not None:

@@ -76,6 +76,23 @@ def test_attention_of_one_token(
     torch.testing.assert_close(found, expected, atol=0.02, rtol=0.02)  # weights are rounded to 8 bits
 
 
+@pytest.mark.parametrize("table_type", [torch.int32, torch.int64])
+def test_attention_of_one_token_through_a_page_table(table_type: torch.dtype, monkeypatch) -> None:
+    users, pages, page_rows = 3, 10, 32
+    q = torch.randn(1, 2, 1, users, 8, 64).cuda().bfloat16()
+    k, v = (torch.randn(1, 2, pages, 4, page_rows, 64).cuda().bfloat16() for _ in range(2))
+    table = torch.stack([torch.randperm(pages)[:6] for _ in range(2 * users)]).reshape(1, 2, users, 6)
+    table[..., -1] = -1  # a page that nobody has yet
+    positions = torch.tensor([0, 100, 150], dtype=torch.int32).cuda().reshape(1, 1, users)
+    options = {"mask": None, "sink": None, "scale": None, "window": None, "table": table.to(table_type).cuda()}
+
+    found = sdpa_decode.attend_cached(q, k, v, 2, positions=positions, **options)
+    without_kernels(monkeypatch)
+    expected = sdpa_decode.attend_cached(q, k, v, 2, positions=positions, **options)
+
+    torch.testing.assert_close(found, expected, atol=0.02, rtol=0.02)
+
+
 def test_rotary_embeddings_have_the_bits_of_torch() -> None:
     matrix = torch.zeros(1, 1, 1, 1, 32, 32)
     even, odd = torch.arange(0, 32, 2), torch.arange(1, 32, 2)
@@ -124,7 +141,7 @@ def test_a_bad_position_of_a_traced_update_is_reported_when_a_call_waits(monkeyp
     ttnn.copy_host_to_device_tensor(bad, where)
 
     for _ in range(3):
-        with pytest.raises(IndexError, match="index 64 is out of bounds for dimension 4 with size 64"):
+        with pytest.raises(IndexError, match="index 64 is out of bounds for dimension 3 with size 64"):
             ttnn.execute_trace(mesh, trace, cq_id=0, blocking=False)
             ttnn.synchronize_device(mesh)
     ttnn.copy_host_to_device_tensor(ttnn.from_torch(torch.tensor([8, 7], dtype=torch.int32), dtype=ttnn.int32), where)

@@ -42,10 +42,13 @@ def _write_rows(
     DIM: tl.constexpr,
     NONE: tl.constexpr,
 ):
-    """cache[lane, block, head, row] = values for a head of a lane; of rows that go to one place the last is written."""
+    """cache[lane, block, head, row] = values for a head of a lane; of rows that go to one place the last is written.
+
+    The program behind those of the heads widens the extremes.
+    """
     head = tl.program_id(0)
-    lane = tl.program_id(1).to(tl.int64)
-    outer, inner = lane // columns, lane % columns
+    outer = (tl.program_id(1) // columns).to(tl.int64)
+    inner = (tl.program_id(1) % columns).to(tl.int64)
     i = tl.program_id(2) * ROWS + tl.arange(0, ROWS)
     used = i < count
     blocks_of = tl.load(block + outer * block_outer + inner * block_inner + i * block_row, mask=used, other=0)
@@ -55,24 +58,25 @@ def _write_rows(
         used = used & (tl.load(mask + outer * mask_outer + inner * mask_inner + i * mask_row, mask=used, other=0) != 0)
     else:
         used = used & (rows_of >= 0)
-    element = tl.arange(0, DIM)
-    source = values + outer * value_outer + inner * value_inner + head * value_head
-    read = (i < count)[:, None] & (element < dim)[None, :]
-    new = tl.load(source + i[:, None] * value_row + element[None, :], mask=read)  # while the indices are on their way
-    if head == 0:
+    if head == heads:
         tl.atomic_min(extremes, tl.min(tl.where(used, blocks_of, NONE)))
         tl.atomic_max(extremes + 1, tl.max(tl.where(used, blocks_of, -NONE)))
         tl.atomic_min(extremes + 2, tl.min(tl.where(used, rows_of, NONE)))
         tl.atomic_max(extremes + 3, tl.max(tl.where(used, rows_of, -NONE)))
-    blocks_of = tl.where(blocks_of < 0, blocks_of + blocks, blocks_of)
-    rows_of = tl.where(rows_of < 0, rows_of + size, rows_of)
-    used = used & (blocks_of >= 0) & (blocks_of < blocks) & (rows_of >= 0) & (rows_of < size)
-    place = tl.where(used, blocks_of * size + rows_of, -1 - i)
-    later = (place[:, None] == place[None, :]) & (i[None, :] > i[:, None])
-    used = used & (tl.max(later.to(tl.int32), axis=1) == 0)
-    written = used[:, None] & (element < dim)[None, :]
-    start = (((lane * blocks + blocks_of) * heads + head) * size + rows_of) * dim
-    tl.store(cache + start[:, None] + element[None, :], new, mask=written)
+    else:
+        element = tl.arange(0, DIM)
+        source = values + outer * value_outer + inner * value_inner + head * value_head
+        read = (i < count)[:, None] & (element < dim)[None, :]
+        new = tl.load(source + i[:, None] * value_row + element[None, :], mask=read)  # while indices are on their way
+        blocks_of = tl.where(blocks_of < 0, blocks_of + blocks, blocks_of)
+        rows_of = tl.where(rows_of < 0, rows_of + size, rows_of)
+        used = used & (blocks_of >= 0) & (blocks_of < blocks) & (rows_of >= 0) & (rows_of < size)
+        place = tl.where(used, blocks_of * size + rows_of, -1 - i)
+        later = (place[:, None] == place[None, :]) & (i[None, :] > i[:, None])
+        used = used & (tl.max(later.to(tl.int32), axis=1) == 0)
+        start = (((tl.program_id(1).to(tl.int64) * blocks + blocks_of) * heads + head) * size + rows_of) * dim
+        written = used[:, None] & (element < dim)[None, :]
+        tl.store(cache + start[:, None] + element[None, :], new, mask=written)
 
 
 def supports(cache: torch.Tensor, values: torch.Tensor) -> bool:
@@ -105,7 +109,7 @@ def write_rows(
     count = block.shape[-1]
     chosen = block if mask is None else mask.view(torch.uint8)
     side = min(ROWS, triton.next_power_of_2(count))
-    _write_rows[(heads, outer * columns, triton.cdiv(count, side))](
+    _write_rows[(heads + 1, outer * columns, triton.cdiv(count, side))](
         *(cache, values, block, row, chosen, extremes, count, columns, blocks, heads, size, dim, *values.stride()[:4]),
         *(*block.stride(), *row.stride(), *chosen.stride(), mask is not None, side, triton.next_power_of_2(dim), NONE),
         num_warps=1 if side <= 8 else 4,

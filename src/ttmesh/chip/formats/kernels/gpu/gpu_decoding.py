@@ -23,9 +23,12 @@ def _attend(
     k,
     v,
     positions,
+    table,
     out,
     scale,
     keys,
+    page_rows,
+    pages,
     columns,
     users,
     heads,
@@ -48,15 +51,22 @@ def _attend(
     position_outer,
     position_inner,
     position_user,
+    table_outer,
+    table_inner,
+    table_user,
+    PAGED: tl.constexpr,
     WINDOW: tl.constexpr,
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
     DIM: tl.constexpr,
 ):
-    """The heads of a user that share a key head, over the keys up to the user's position; zeros where that is negative."""
+    """The heads of a user that share a key head, over the keys up to the user's position; zeros where that is negative.
+
+    PAGED: key n lies in row n % page_rows of the page that the table has for n // page_rows, and k_user is a page's stride.
+    """
     key_head, user = tl.program_id(0), tl.program_id(1)
     lane = tl.program_id(2).to(tl.int64)
-    outer, inner = lane // columns, lane % columns
+    outer, inner = (tl.program_id(2) // columns).to(tl.int64), (tl.program_id(2) % columns).to(tl.int64)
     stored = tl.load(positions + outer * position_outer + inner * position_inner + user * position_user).to(tl.int64)
     position = tl.where(stored > 0x7FFFFFFF, stored - 0x100000000, stored)
     row = tl.arange(0, ROWS)
@@ -68,8 +78,9 @@ def _attend(
         mask=here,
         other=0.0,
     )
-    key_base = k + outer * k_outer + inner * k_inner + user.to(tl.int64) * k_user + key_head * k_head
-    value_base = v + outer * v_outer + inner * v_inner + user.to(tl.int64) * v_user + key_head * v_head
+    key_base = k + outer * k_outer + inner * k_inner + key_head * k_head
+    value_base = v + outer * v_outer + inner * v_inner + key_head * v_head
+    table_base = table + outer * table_outer + inner * table_inner + user * table_user
     end = tl.minimum(position + 1, keys).to(tl.int32)
     begin = 0
     if WINDOW:
@@ -83,13 +94,19 @@ def _attend(
         seen = read
         if WINDOW:
             seen = read & (n > position - window)
-        key = tl.load(key_base + n[None, :] * k_row + dim[:, None], mask=read[None, :], other=0.0)
+        place, page = n, tl.zeros((KEYS,), tl.int64) + user
+        if PAGED:
+            page = tl.load(table_base + n // page_rows, mask=read, other=0).to(tl.int64)
+            place, page = n % page_rows, tl.minimum(tl.maximum(page, 0), pages - 1)
+        key = tl.load(key_base + (page * k_user + place * k_row)[None, :] + dim[:, None], mask=read[None, :], other=0.0)
         scores = tl.where(seen[None, :], tl.dot(query, key) * scale, float("-inf"))
         new = tl.maximum(largest, tl.max(scores, axis=1))
         weights = tl.exp2(scores - new[:, None])
         factor = tl.exp2(largest - new)
         total = total * factor + tl.sum(weights, axis=1)
-        value = tl.load(value_base + n[:, None] * v_row + dim[None, :], mask=read[:, None], other=0.0)
+        value = tl.load(
+            value_base + (page * v_user + place * v_row)[:, None] + dim[None, :], mask=read[:, None], other=0.0
+        )
         result = tl.dot(weights.to(value.dtype), value, result * factor[:, None])
         largest = new
     result = tl.where(position >= 0, result / total[:, None], 0.0)
@@ -131,7 +148,7 @@ def _rotate(
 ):
     """x cos + (x T) sin of rows of a lane; T multiplies every 32 columns."""
     lane = tl.program_id(1).to(tl.int64)
-    outer, inner = lane // columns, lane % columns
+    outer, inner = (tl.program_id(1) // columns).to(tl.int64), (tl.program_id(1) % columns).to(tl.int64)
     i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     here = (i < rows)[:, None]
     a, b, c = i // (second * third), i // third % second, i % third
@@ -144,9 +161,9 @@ def _rotate(
     sine = tl.load(sin + at[:, None] + dim, mask=here, other=0.0).to(tl.float32)
     j = tl.arange(0, 32)
     at = outer * matrix_outer + inner * matrix_inner + j[:, None] * matrix_row + j[None, :]
-    turn = tl.load(matrix + at).to(tl.float32)
-    turned = tl.dot(tl.reshape(value, (ROWS * DIM // 32, 32)), turn, input_precision="ieee")
-    result = value * cosine + tl.reshape(turned, (ROWS, DIM)) * sine
+    matrix_values = tl.load(matrix + at).to(tl.float32)
+    rotated = tl.dot(tl.reshape(value, (ROWS * DIM // 32, 32)), matrix_values, input_precision="ieee")
+    result = value * cosine + tl.reshape(rotated, (ROWS, DIM)) * sine
     place = out + ((lane * rows + i)[:, None]) * DIM + dim
     tl.store(place, result.to(out.dtype.element_ty), mask=here)
 
@@ -164,9 +181,12 @@ def _normalize(x, weight, out, width, part, epsilon, WEIGHTED: tl.constexpr, WID
     tl.store(out + row * width + column, values.to(out.dtype.element_ty), mask=inside)
 
 
-def can_attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
+def can_attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, table: torch.Tensor | None) -> bool:
     """Whether these lanes are such as the kernel takes: q [*mesh, 1, users, heads, dim], k and v [*mesh, users, ...]."""
-    dim, heads, key_heads, keys = q.shape[-1], q.shape[-2], k.shape[-3], k.shape[-2]
+    dim, heads, key_heads = q.shape[-1], q.shape[-2], k.shape[-3]
+    keys = k.shape[-2] * (1 if table is None else table.shape[-1])
+    if table is not None and (table.dim() != 4 or table.stride(-1) != 1):
+        return False
     if any(x.dim() != 6 or x.dtype is not torch.bfloat16 or x.stride(-1) != 1 or x.requires_grad for x in (q, k, v)):
         return False
     fits = dim in (32, 64, 128, 256) and v.shape[-1] == dim and heads % key_heads == 0
@@ -175,20 +195,34 @@ def can_attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
 
 
 def attend_decode(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, positions: torch.Tensor, scale: float, window: int | None
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    positions: torch.Tensor,
+    table: torch.Tensor | None,
+    scale: float,
+    window: int | None,
 ) -> torch.Tensor:
-    """Attention of one token per user; positions [*mesh, users], of which negative ones give zeros."""
-    dims = torch.broadcast_shapes(*(x.shape[:2] for x in (q, k, v, positions)))
+    """Attention of one token per user; positions [*mesh, users], of which negative ones give zeros.
+
+    Args:
+        table: [*mesh, users, n] pages of each user, where k and v are [*mesh, pages, ...]; without it [*mesh, users, ...].
+    """
+    given = positions if table is None else table
+    dims = torch.broadcast_shapes(*(x.shape[:2] for x in (q, k, v, positions, given)))
     users, heads, dim = q.shape[3:]
-    key_heads, keys = k.shape[3:5]
+    pages, key_heads, page_rows = k.shape[2:5]
+    keys = page_rows if table is None else page_rows * given.shape[-1]
     q, positions = q.expand(*dims, *q.shape[2:]), positions.expand(*dims, users)
-    k, v = (x.expand(*dims, users, *x.shape[3:]) for x in (k, v))
+    given = given.expand(*dims, *given.shape[2:])
+    k, v = (x.expand(*dims, users if table is None else pages, *x.shape[3:]) for x in (k, v))
     out = torch.empty((*dims, 1, users, heads, dim), dtype=q.dtype, device=q.device)
     q_strides, kv_strides = q.stride(), (*k.stride()[:5], *v.stride()[:5])
     _attend[(key_heads, users, math.prod(dims))](
-        *(q, k, v, positions, out, scale * LOG2_E, keys, dims[1], users, heads, heads // key_heads, window or 0),
-        *(*q_strides[:2], *q_strides[3:5], *kv_strides, *positions.stride()),
-        *(bool(window), QUERY_ROWS, KEYS, dim),
+        *(q, k, v, positions, given, out, scale * LOG2_E, keys, page_rows, pages),
+        *(dims[1], users, heads, heads // key_heads, window or 0),
+        *(*q_strides[:2], *q_strides[3:5], *kv_strides, *positions.stride(), *given.stride()[:3]),
+        *(table is not None, bool(window), QUERY_ROWS, KEYS, dim),
         num_warps=4,
         num_stages=3,
     )
