@@ -187,11 +187,11 @@ class TraceReplay:
             self._run_steps()
             self._return_results()
         self._graph, self._sticky = graph, sticky
-        for i, held in list(self._copied.items()):
+        for i, values in list(self._copied.items()):
             if self._inputs[i].always:
                 del self._copied[i]
             else:
-                self._inputs[i].cell.values = held
+                self._inputs[i].cell.values = values
         for key in self._written:
             cell = self._cells[key]
             if key in self._taken and self._address(key) == addresses[key]:
