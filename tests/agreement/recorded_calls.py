@@ -32,6 +32,11 @@ def read(name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (FOLDER / name).read_text().splitlines()]
 
 
+def make_on_host(shape: tuple[int, ...]) -> ttnn.Tensor:
+    """Weights of any values, as a convolution takes them."""
+    return ttnn.from_torch(torch.zeros(shape), dtype=ttnn.bfloat16)
+
+
 def _cores(extent: int, most: int) -> int:
     return next(n for n in (8, 4, 2, 1) if n <= most and extent % (32 * n) == 0)
 
@@ -46,7 +51,7 @@ class Session:
         """What the recorded calls say."""
         mesh = self.mesh
         return {
-            "ttnn": ttnn, "torch": torch, "dev": mesh, "mk": self.make, "DT": FORMATS,
+            "ttnn": ttnn, "torch": torch, "dev": mesh, "mk": self.make, "host": make_on_host, "DT": FORMATS,
             "TILE": ttnn.TILE_LAYOUT, "RM": ttnn.ROW_MAJOR_LAYOUT, "DRAM": ttnn.DRAM_MEMORY_CONFIG,
             "L1": ttnn.L1_MEMORY_CONFIG, "R": ttnn.ReplicateTensorToMesh(mesh),
             "S": lambda dim: ttnn.ShardTensorToMesh(mesh, dim=dim),
