@@ -85,7 +85,7 @@ class DriftRecorder(Watcher):
         with self._lock:
             self._shadows.remember_original(tensor.lanes, unrounded())
 
-    def after_transfer(self, host: Tensor, sent: torch.Tensor) -> None:
+    def after_sending(self, host: Tensor, sent: torch.Tensor) -> None:
         """What is sent is rounded from the same values."""
         with self._lock:
             self._shadows.follow_transfer(host.lanes, sent)

@@ -76,7 +76,7 @@ class Watcher:
     def after_from_torch(self, tensor: Tensor, unrounded: Callable[[], torch.Tensor]) -> None:
         """A host tensor was made of values, which `unrounded` gives as float32 lanes."""
 
-    def after_transfer(self, host: Tensor, sent: torch.Tensor) -> None:
+    def after_sending(self, host: Tensor, sent: torch.Tensor) -> None:
         """The lanes of a host tensor go to a device as `sent`: themselves, a view of them, or a copy on a GPU."""
 
     def after_upload(self, tensor: Tensor) -> None:

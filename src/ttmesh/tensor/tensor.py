@@ -275,7 +275,7 @@ class Tensor(TorchMixups, DistributedTensor):
         sent = lane_transfers.write_on(queue, mesh, buffer.cell, spec, lanes)
         tensor = Tensor.on_device(kind, buffer, mesh)
         for watcher in observer.watchers:
-            watcher.after_transfer(self, sent)
+            watcher.after_sending(self, sent)
             watcher.after_upload(tensor)
         return tensor
 

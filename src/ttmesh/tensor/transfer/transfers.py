@@ -179,7 +179,7 @@ def copy_host_to_device_tensor(host_tensor: Tensor, device_tensor: Tensor, cq_id
         presence = held if presence is None else held & presence
     sent = lane_transfers.write(mesh, device_tensor.buffer.cell, device_tensor.spec, lanes, presence, cq_id)
     for watcher in observer.watchers:
-        watcher.after_transfer(host_tensor, sent)
+        watcher.after_sending(host_tensor, sent)
 
 
 def lanes_for(host_tensor: Tensor, device_tensor: Tensor) -> tuple[MeshDevice, torch.Tensor]:
