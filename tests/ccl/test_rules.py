@@ -270,7 +270,7 @@ def test_a_device_that_sends_to_itself_needs_no_fabric() -> None:
         programs = mesh.num_program_cache_entries()
 
         same = ttnn.point_to_point(tensor, here, here, output_tensor=tensor)
-        assert same is tensor
+        assert same.buffer_unique_id() == tensor.buffer_unique_id()
         assert mesh.num_program_cache_entries() == programs
 
         assert torch.equal(lanes_of(ttnn.point_to_point(tensor, here, here)), values)
@@ -293,8 +293,8 @@ def test_a_persistent_buffer_takes_the_result() -> None:
         result = ttnn.experimental.all_gather_async(tensor, gathered, 0, [])
         scattered = ttnn.experimental.reduce_scatter_minimal_async(tensor, [tensor, shard], 3, [])
 
-        assert result is gathered
-        assert scattered is shard
+        assert result.buffer_unique_id() == gathered.buffer_unique_id()
+        assert scattered.buffer_unique_id() == shard.buffer_unique_id()
         assert torch.equal(lanes_of(gathered)[0, 5], values[0, :, 0])
 
 

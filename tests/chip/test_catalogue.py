@@ -14,7 +14,8 @@ from ttmesh.base.geometry import MeshShape
 from ttmesh.chip.catalogue import chip_names, load_chip, load_system, system_names
 
 FACTS = Path(__file__).parents[2].parent / "shared" / "facts"
-OWN = {"galaxy_torus_x", "galaxy_torus_y", "galaxy_torus_xy"}  # ours: the same boards, cabled in rings
+# Ours: the same boards, cabled in rings or two side by side.
+OWN = {"galaxy_torus_x", "galaxy_torus_y", "galaxy_torus_xy", "dual_galaxy", "dual_galaxy_torus_xy"}
 
 
 def test_t3000_is_the_box_that_was_seen() -> None:

@@ -13,6 +13,7 @@ import torch
 import ttmesh
 import ttmesh.ttnn as ttnn
 from ttmesh.dryrun.memory_log import MemoryLog
+from ttmesh.dryrun.run_report import make_report
 from ttmesh.showcase.model_placement import Placement
 
 FOLDER = Path(__file__).parents[2] / "examples" / "models"
@@ -58,5 +59,7 @@ def test_a_small_llama_takes_the_same_dry_as_with_values(monkeypatch: pytest.Mon
     assert dry.log.operations == real.operations
     assert (dry.log.links, dry.log.peaks) == (real.links, real.peaks)
     assert (dry.log.program_runs, dry.log.programs) == (real.program_runs, real.programs)
+    assert dry.report is not None
+    assert dry.report.memory == make_report(real).memory
     assert real.program_runs > 100
     assert real.links

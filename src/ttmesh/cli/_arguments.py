@@ -84,3 +84,11 @@ def words(text: str) -> tuple[str, ...]:
 device = number(0, MAX_ID)
 milliseconds = number(50, DAY_MS)
 port = number(0, 65535)
+
+
+def variable_value(text: str) -> tuple[str, str]:
+    """The name of an environment variable and a value for it."""
+    name, separator, value = text.partition("=")
+    if not (separator and name.isidentifier() and value):
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not VARIABLE=VALUE")
+    return name, value

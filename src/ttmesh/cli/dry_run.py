@@ -6,7 +6,8 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,20 +15,27 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from ttmesh import dropin, shim
+from ttmesh.base import settings
 from ttmesh.base.atomic_files import write_file
 from ttmesh.base.errors import MeshError, OutOfMemoryError, one_of, suggest_names
 from ttmesh.chip.catalogue import current_system
-from ttmesh.cli._arguments import finite, module_name
+from ttmesh.cli._arguments import finite, module_name, number, variable_value
 from ttmesh.cli._program_arguments import add_program, mention_own_options
 from ttmesh.cli.run import check_program, run_module, run_script
 from ttmesh.dryrun.dry_context import dry_run
+from ttmesh.dryrun.empty_checkpoint import empty_checkpoint
+from ttmesh.dryrun.rank_reports import merge_reports, read_report
 from ttmesh.dryrun.report_page import draw_page
 from ttmesh.dryrun.report_text import draw_text
 from ttmesh.dryrun.run_report import RunReport
+from ttmesh.launch.bindings import MAX_RANKS, one_mesh
+from ttmesh.launch.commands import LaunchPlan, commands, default_engine
+from ttmesh.launch.watch import run as watch_to_the_end
 from ttmesh.monitor.tables import printer
 from ttmesh.testing import stand_ins
 
 REASONS = ("oom",)  # what --fail-on takes
+REPORTS = "--rank-reports"  # the option that says to a rank where its report goes
 EVERY = 50  # operations between two steps of the progress line
 
 
@@ -45,6 +53,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--fail-on", default="oom", metavar="WORDS", help="end with status 1 on these: oom, or none")
     parser.add_argument(
         "--assume", type=finite, metavar="NUMBER", help="what a value that does not exist is where the program reads it"
+    )
+    parser.add_argument(
+        "--ranks", type=number(1, MAX_RANKS), metavar="N", help="run the program as so many ranks that present one mesh"
+    )
+    parser.add_argument(REPORTS, type=Path, dest="rank_reports", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--weights",
+        type=variable_value,
+        metavar="VARIABLE=FOLDER",
+        help="let this environment variable, and {VARIABLE} in the program's arguments, name a checkpoint without "
+        "contents of the model configured in FOLDER",
     )
     parser.add_argument(
         "-m",
@@ -67,17 +86,15 @@ def run(args: argparse.Namespace) -> int:
         return 1
     mention_own_options(args, args.program[args.module is None :])
     _prepare(args.system)
-    name = args.module or Path(args.program[0]).name
-    status = 0
-    with _show_progress(name) as progress, dry_run(progress, assume=args.assume) as done:
-        try:
-            status = _become(args.module, args.program)
-        except SystemExit as end:
-            status = end.code if isinstance(end.code, int) else int(end.code is not None)
-    report = done.report
+    with _provide_weights(args.weights) as places:
+        args.program = [_fill_in(word, places) for word in args.program]
+        status, report = _run_here(args) if args.ranks is None else _run_ranks(args.ranks, _list_rank_arguments(args))
     if report is None or (status and report.fits and not report.shapes):
         return status or 1
     report.finished = report.finished and not status
+    if args.rank_reports is not None:
+        (args.rank_reports / f"{os.getpid()}.json").write_text(json.dumps(report.to_json()))
+        return status or int(not report.fits)
     _write(report, args.json, args.html)
     printer().print(draw_text(report))
     if status and report.fits:
@@ -87,6 +104,34 @@ def run(args: argparse.Namespace) -> int:
         )
         return status
     return int(not report.fits and "oom" in reasons)
+
+
+def _run_here(args: argparse.Namespace) -> tuple[int, RunReport | None]:
+    """Run the program in this process; its status and the report."""
+    name = args.module or Path(args.program[0]).name
+    status = 0
+    with _show_progress(name) as progress, dry_run(progress, assume=args.assume) as done:
+        try:
+            status = _become(args.module, args.program)
+        except SystemExit as end:
+            status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    return status, done.report
+
+
+def _run_ranks(ranks: int, arguments: Sequence[str]) -> tuple[int, RunReport | None]:
+    """Run the program as so many processes, each with these arguments; the first failing status and one report of all."""
+    with tempfile.TemporaryDirectory(prefix="ttmesh-reports-") as folder:
+        program = (sys.executable, "-m", "ttmesh", "dry-run", REPORTS, folder, *arguments)
+        engine = settings.get_str("TTMESH_ENGINE") or default_engine()
+        status = watch_to_the_end(commands(LaunchPlan(bindings=one_mesh(ranks), program=program, engine=engine)))
+        found = [read_report(json.loads(path.read_text())) for path in sorted(Path(folder).glob("*.json"))]
+    return status, merge_reports(found, ranks) if found else None
+
+
+def _list_rank_arguments(args: argparse.Namespace) -> list[str]:
+    """What every rank gets of this command line."""
+    assume = [] if args.assume is None else ["--assume", str(args.assume)]
+    return [*assume, *([] if args.module is None else ["-m", args.module]), *args.program]
 
 
 def _prepare(system: str | None) -> None:
@@ -99,6 +144,25 @@ def _prepare(system: str | None) -> None:
     stand_ins.install()
     folder = str(Path(shim.__path__[0]))
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
+
+
+@contextmanager
+def _provide_weights(wanted: tuple[str, str] | None) -> Iterator[dict[str, str]]:
+    """A checkpoint without contents that the program finds through an environment variable: the variable's value."""
+    if wanted is None:
+        yield {}
+        return
+    variable, configuration = wanted
+    with empty_checkpoint(Path(configuration)) as folder:
+        os.environ[variable] = str(folder)
+        yield {variable: str(folder)}
+
+
+def _fill_in(word: str, places: dict[str, str]) -> str:
+    """An argument of the program with {VARIABLE} replaced."""
+    for variable, value in places.items():
+        word = word.replace(f"{{{variable}}}", value)
+    return word
 
 
 def _become(module: str | None, arguments: list[str]) -> int:

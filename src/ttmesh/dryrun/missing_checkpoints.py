@@ -15,6 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ttmesh.dryrun.tensor_files import without_large_tensors
+
 # Where a tt-metal checkout keeps configurations of models.
 CONFIGS = (
     "models/*/model_params/{name}",
@@ -84,6 +86,7 @@ class LoaderHooks(MetaPathFinder, Loader):
             "transformers.modeling_utils": self._change_models,
             "transformers.models.auto.tokenization_auto": self._change_tokenizers,
             "transformers.models.auto.configuration_auto": self._change_configurations,
+            "safetensors": self._change_files,
         }
         self._loaders: dict[str, Loader] = {}
 
@@ -129,6 +132,11 @@ class LoaderHooks(MetaPathFinder, Loader):
         old = owner.__dict__["from_pretrained"]
         owner.from_pretrained = classmethod(make(old.__func__))
         self._undo.append(lambda: setattr(owner, "from_pretrained", old))
+
+    def _change_files(self, module: ModuleType) -> None:
+        old = module.safe_open
+        module.safe_open = without_large_tensors(old)  # type: ignore[attr-defined]
+        self._undo.append(lambda: setattr(module, "safe_open", old))
 
     def _change_models(self, module: ModuleType) -> None:
         def make(load: Any) -> Callable[..., Any]:

@@ -16,7 +16,8 @@ SITES = 10  # call sites listed
 def draw_text(report: RunReport) -> RenderableType:
     """The whole report."""
     meshes = ", ".join(f"{times} of {name}" if times > 1 else name for name, times in _count_meshes(report))
-    parts: list[RenderableType] = [f"{report.verdict} on {report.system} (meshes {meshes or 'none'})"]
+    ranks = f"; {report.ranks} ranks" if report.ranks > 1 else ""
+    parts: list[RenderableType] = [f"{report.verdict} on {report.system} (meshes {meshes or 'none'}{ranks})"]
     if report.problem:
         parts.append(f"  {report.problem}")
         parts.append(f"  in {report.problem_operation or 'a call'} at {report.problem_site or 'an unknown line'}")
@@ -28,7 +29,7 @@ def draw_text(report: RunReport) -> RenderableType:
         parts.append(f"circular buffers: at most {most} per core, {report.circular_buffer_operation}")
     parts.append(
         f"{report.operations} device operations, {report.program_runs} programs run, {report.programs} compiled, "
-        f"{report.program_cache_hits} times from the program cache"
+        f"{report.program_cache_hits} times from the program cache" + (", on every rank" if report.ranks > 1 else "")
     )
     parts += _draw_traffic(report)
     if report.trace_bytes:

@@ -66,6 +66,7 @@ class RunReport:
     trace_region_size: int
     calls: dict[str, int]
     assumptions: dict[str, int]
+    ranks: int = 1  # counts of operations, programs, collectives and traces are those of one rank
 
     @property
     def program_cache_hits(self) -> int:

@@ -42,7 +42,7 @@ def normalize_index(key: Any, shape: tuple[int, ...]) -> tuple[list[slice], list
 
 def getitem(tensor: Tensor, key: Any) -> Tensor:
     """The slice of every device's values that the key names."""
-    slices, indexed_dims = normalize_index(key, tensor.shape)
+    slices, indexed_dims = normalize_index(key, tuple(tensor.shape))
     if tensor.device() is not None:
         begins, ends, steps = zip(*((s.start, s.stop, s.step) for s in slices), strict=True) if slices else ((), (), ())
         result: Tensor = operators.call("slice", tensor, list(begins), list(ends), list(steps))

@@ -160,6 +160,11 @@ class Tensor(TorchMixups, DistributedTensor):
         elif force or sys.getrefcount(self._buffer) == 2:  # this attribute and the argument
             self._buffer.deallocate()
 
+    def share(self) -> Tensor:
+        """A second device tensor on the same memory, which unforced deallocation then keeps."""
+        assert self._mesh is not None, "host tensors hold their values themselves"
+        return Tensor.on_device(self.kind, self.buffer, self._mesh)
+
     def buffer_address(self) -> int:
         """Where it is stored, the same on every device."""
         return self.buffer.cell.address

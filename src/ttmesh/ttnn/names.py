@@ -203,7 +203,8 @@ SUBMODULES = tuple(_SUBMODULES.split())
 # Submodules that hold operations of their own; a name they lack is not looked up in the root.
 OPERATION_MODULES = [
     "experimental", "transformer", "kv_cache", "experimental.moe", "experimental.ccl_experimental",
-    "experimental.deepseek_prefill", "experimental.kda", "experimental.quasar",
+    "experimental.deepseek_prefill", "experimental.kda", "experimental.quasar", "experimental.deepseek",
+    "experimental.deepseek.moe",
 ]  # fmt: skip
 
 # TT-NN's kernels for the Quasar chip, under TT-NN's own names and with its signatures: the same operations here.

@@ -68,11 +68,32 @@ def test_freeing_the_tensor_frees_its_views(mesh) -> None:
         ttnn.relu(view)
 
 
-def test_the_same_shape_is_the_same_tensor(mesh) -> None:
+@pytest.mark.parametrize(
+    "keep",
+    [
+        lambda x: ttnn.reshape(x, (4, 32, 32)),
+        lambda x: ttnn.slice(x, [0, 0, 0], [4, 32, 32]),
+        lambda x: x[:, :, :],
+        lambda x: ttnn.permute(x, (0, 1, 2)),
+        lambda x: ttnn.to_layout(x, ttnn.TILE_LAYOUT),
+        lambda x: ttnn.to_memory_config(x, ttnn.DRAM_MEMORY_CONFIG),
+        lambda x: ttnn.to_device(x, x.device()),
+        lambda x: ttnn.concat([x], dim=0),
+        lambda x: ttnn.repeat(x, (1, 1, 1)),
+    ],
+)
+def test_what_changes_nothing_gives_a_second_tensor_on_the_memory(mesh, keep) -> None:
     tensor = on(mesh, torch.zeros(4, 32, 32))
 
-    assert ttnn.reshape(tensor, (4, 32, 32)) is tensor
-    assert ttnn.slice(tensor, [0, 0, 0], [4, 32, 32]) is tensor
+    for _ in range(2):  # the second call takes the route of the first
+        same = keep(tensor)
+        ttnn.deallocate(same, force=False)
+
+        assert same is not tensor
+        assert same.buffer_address() == tensor.buffer_address()
+        assert tensor.is_allocated()
+    ttnn.deallocate(same)
+    assert not tensor.is_allocated()
 
 
 def test_host_tensors_keep_to_the_host(mesh) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+from collections.abc import Sequence
+
 import pytest
 
 import ttmesh.ttnn as ttnn
@@ -284,3 +287,16 @@ def test_indices_from_the_end_reach_four_dims(dims: tuple[int, ...], lowest: int
     for index in (lowest - 1, len(dims)):
         with pytest.raises(RuntimeError, match=rf"{index} not in \[{lowest}, {len(dims)}\)"):
             shape[index]
+
+
+def test_a_shape_is_no_tuple_but_equals_one() -> None:
+    shape = Shape([1, 2, 3])
+
+    assert not isinstance(shape, (tuple, list, Sequence))
+    assert shape == (1, 2, 3) == shape
+    assert shape == [1, 2, 3]
+    assert shape != (1, 2)
+    assert (shape[-4], shape[1:], list(shape), len(shape), shape.rank) == (1, (2, 3), [1, 2, 3], 3, 3)
+    assert pickle.loads(pickle.dumps(shape)) == shape
+    with pytest.raises(AttributeError, match="read-only"):
+        shape.rank_of = 4

@@ -300,7 +300,7 @@ def test_layouts_convert_on_host_and_device(mesh) -> None:
         assert tiles.padded_shape == (1, 1, 64, 64)
         assert torch.equal(to_torch(tiles, mesh_composer=composer), values)
         assert to_layout(tiles, Layout.ROW_MAJOR).padded_shape == (1, 1, 40, 50)
-        assert to_layout(tiles, Layout.TILE) is tiles
+        assert device is None or to_layout(tiles, Layout.TILE).buffer_unique_id() == tiles.buffer_unique_id()
 
 
 def test_untilizing_a_block_float_on_the_device_gives_bfloat16(chip) -> None:
@@ -328,7 +328,7 @@ def test_memory_can_be_changed(mesh) -> None:
 
     assert moved.memory_config() == sharded
     assert moved.is_sharded()
-    assert to_memory_config(tensor, DRAM_MEMORY_CONFIG) is tensor
+    assert to_memory_config(tensor, DRAM_MEMORY_CONFIG).buffer_address() == tensor.buffer_address()
     back = to_memory_config(moved, L1_MEMORY_CONFIG)
     first = to_torch(back, mesh_composer=ListMeshToTensor())[0]
     assert torch.equal(first, to_torch(tensor, mesh_composer=ListMeshToTensor())[0])

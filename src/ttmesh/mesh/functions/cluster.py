@@ -39,6 +39,8 @@ _BY_SYSTEM = {
     "n300_2x2": ClusterType.N300_2x2,
     "t3000": ClusterType.T3K,
     "galaxy": ClusterType.GALAXY,
+    "dual_galaxy": ClusterType.GALAXY,
+    "dual_galaxy_torus_xy": ClusterType.GALAXY,
     "p100": ClusterType.P100,
     "p150": ClusterType.P150,
     "p150x2": ClusterType.P150_X2,

@@ -28,7 +28,7 @@ REASONS = {
         "get_weight_core_shard_maps get_weight_mem_configs moe_compute moe_gpt prepare_w0_w1_tensor_for_moe_compute "
         "prepare_w0_w1_tensor_with_bias prepare_w2_tensor_for_moe_compute prepare_w2_tensor_with_bias "
         "quantize_weights_via_host selective_reduce_combine deepseek_moe_fast_reduce_nc_fused deepseek.mla.matmul_wo "
-        "deepseek.moe.deepseek_moe_gate deepseek.moe.generalized_moe_gate deepseek.moe.moe_gate_mm",
+        "deepseek.moe.moe_gate_mm",
     ),
     **_map_reason(
         "Blackhole's programmable DRAM cores, which prefetch tensors, are not emulated; ttnn.dram_prefetcher is.",
@@ -75,6 +75,9 @@ UNCOMPARED = {
     ),
     "Its rows hold bytes of three formats; tests/ops/attention/test_indexers.py tests the bytes.": (
         "experimental.deepseek_prefill.pack_scaled_fp8_kv_cache"
+    ),
+    "They write into given tensors with one tile per core; compared by tests/ops/test_tile_gates.py.": (
+        "experimental.deepseek.moe.deepseek_moe_gate experimental.deepseek.moe.generalized_moe_gate"
     ),
     "It runs the caller's kernels; tests/programs/test_descriptors.py runs it.": "generic_op",
     "Not compared by ttmesh's tests yet; tt-metal's tests or the text demo run them.": (

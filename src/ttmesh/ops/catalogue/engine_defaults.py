@@ -171,6 +171,7 @@ NOT_IN_TABLE: dict[str, str] = {
     **_reasons(_ACCUMULATOR, "cumsum moreh_cumsum moreh_cumsum_backward"),
     **_reasons(_VECTOR, "intimg deepseek_grouped_gate", _EXPERIMENTAL),
     **_reasons(_VECTOR, "moe_grouped_topk moe_hash_gate", _PREFILL),
+    **_reasons(_VECTOR, "deepseek_moe_gate generalized_moe_gate", "ttnn.experimental.deepseek.moe."),
     **_reasons("softmax of a few experts: as in ideal", "moe"),
     **_reasons("means of four pixels: as in ideal", "rgb_to_yuv", _EXPERIMENTAL),
 }

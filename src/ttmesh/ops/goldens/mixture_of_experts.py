@@ -57,6 +57,42 @@ def grouped_gate(
     return torch.stack(weights).reshape(shape), torch.stack(chosen_experts).reshape(shape)
 
 
+def tile_gate(
+    input_tensor: Tensor,
+    *,
+    bias_tensor: Tensor,
+    input_indices_tensor: Tensor,
+    output_tensor: Tensor,
+    eps: float = 1e-20,
+    scaling_factor: float = 2.5,
+    enable_sigmoid: bool = False,
+    topk: int = 8,
+    output_softmax: bool = False,
+    grouped: bool = True,
+    **_: Any,
+) -> tuple[Tensor, Tensor]:
+    shape = output_tensor.shape
+    tokens = math.prod(shape[:-2])
+    scores, bias, numbers = (
+        values.float().reshape(tokens, -1)
+        for values in (input_tensor, bias_tensor.transpose(-1, -2), input_indices_tensor.transpose(-1, -2))
+    )
+    weights, chosen_experts = torch.zeros(tokens, *shape[-2:]), torch.zeros(tokens, *shape[-2:], dtype=torch.int64)
+    for token in range(tokens):
+        values = [1 / (1 + math.exp(-float(x))) if enable_sigmoid else float(x) for x in scores[token]]
+        ranking = [value + float(extra) for value, extra in zip(values, bias[token], strict=True)]
+        experts = list(range(len(values)))
+        if grouped:
+            groups = [experts[start : start + TILE] for start in range(0, len(experts), TILE)]
+            groups.sort(key=lambda g: -sum(sorted((ranking[e] for e in g), reverse=True)[:2]))
+            experts = [expert for group in groups[:4] for expert in group]
+        best = sorted(experts, key=lambda expert: -ranking[expert])[:topk]
+        parts = [math.exp(values[e] - max(values[b] for b in best)) if output_softmax else values[e] for e in best]
+        weights[token, 0, :topk] = torch.tensor([part / (sum(parts) + eps) * scaling_factor for part in parts])
+        chosen_experts[token, 0, :topk] = numbers[token, best].long()
+    return weights.reshape(shape), chosen_experts.reshape(shape)
+
+
 def topk_large_indices(input_tensor: Tensor, *, k: int, valid_length: int | None = None) -> Tensor:
     rows = []
     for row in input_tensor[..., :valid_length].flatten(0, -2).tolist():

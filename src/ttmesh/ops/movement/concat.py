@@ -21,7 +21,7 @@ from ttmesh.ops.pool.resample import upsample
 from ttmesh.ops.stages.rows_stages import concat_stages, repeat_interleave_stages, repeat_stages
 from ttmesh.tensor.calls.conversions import to_memory_config
 from ttmesh.tensor.calls.lane_calls import Lane
-from ttmesh.tensor.calls.launch_op import Call, Case
+from ttmesh.tensor.calls.launch_op import Call, Case, separate
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
@@ -274,7 +274,7 @@ def repeat_interleave(input_tensor: Tensor, repeats: int, dim: int, memory_confi
     rank = len(input_tensor.shape)
     same_memory = memory_config is None or memory_config == input_tensor.memory_config()
     if repeats == 1 and rank != 1 and same_memory and input_tensor.device() is not None:
-        return input_tensor
+        return separate(input_tensor)
     normalize_dim(dim, rank)
     if not input_tensor.memory_config().is_sharded() or repeats == 1:
         memory = memory_config or input_tensor.memory_config()

@@ -13,7 +13,7 @@ from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.spec_rules import like_first
 from ttmesh.ops.goldens import movement as goldens
 from ttmesh.ops.stages.rows_stages import pad_stages
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.launch_op import Call, separate
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
 
@@ -94,7 +94,7 @@ def pad(
     else:
         pairs = normalize_padding(padding, len(input_tensor.shape))
     if not any(before or after for before, after in pairs):
-        return input_tensor
+        return separate(input_tensor)
     require(
         sub_core_grids is None or not input_tensor.is_sharded(),
         "ttnn.pad: sub_core_grids is not supported for sharded tensors",

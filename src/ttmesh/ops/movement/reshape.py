@@ -18,7 +18,7 @@ from ttmesh.ops.movement.reshard import interleaved_to_sharded, sharded_to_inter
 from ttmesh.ops.stages.movement_stages import reshape_stages
 from ttmesh.ops.stages.rows_stages import repeat_stages
 from ttmesh.tensor import operators
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.launch_op import Call, separate
 from ttmesh.tensor.spec.kind import kind_of
 from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -122,7 +122,7 @@ def reshape_tensor(
     spec, volume = tensor.spec, prod(tensor.shape)
     target = infer_shape(shape, volume)
     if tuple(spec.shape) == target and (padded is None or tuple(spec.padded_shape) == tuple(padded)):
-        return tensor
+        return separate(tensor)
     if volume == 0:
         wrong = "Tensor volume is 0, but shape's volume is not"
         require(prod(target) == 0, wrong, "a shape with a 0", "Keep a 0 in the shape.")
@@ -199,7 +199,7 @@ def view(input_tensor: Tensor, shape: Sequence[int]) -> Tensor:
     spec, volume = input_tensor.spec, prod(input_tensor.shape)
     target = infer_shape(shape, volume)
     if tuple(spec.shape) == target:
-        return input_tensor
+        return separate(input_tensor)
     wrong = f"Invalid view, logical volumes are changing from {volume} to {prod(target)}"
     require(prod(target) == volume, wrong, "equal volumes", "Check the volume of the shape.")
     wrong = "View requires the tensor be stored on device, use reshape instead"
@@ -255,7 +255,7 @@ def squeeze(input_tensor: Tensor, dim: int | Sequence[int] | None) -> Tensor:
     if rank == 0:
         wrong = f"Dimension out of range (expected to be of [-1, 0], but got {dims[0] if dims else 0})"
         require(all(position in (-1, 0) for position in dims), wrong, "dim 0", "Use dim 0 or -1.")
-        return input_tensor
+        return separate(input_tensor)
     for i, position in enumerate(dims):
         wrong = f"dim {position} appears multiple times in the list of dims"
         require(i == 0 or position != dims[i - 1], wrong, "each dim once", "Name every dim once.")

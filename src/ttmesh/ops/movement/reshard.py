@@ -16,7 +16,7 @@ from ttmesh.ops.configs.matmul_program_configs import corner
 from ttmesh.ops.goldens import movement as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims
 from ttmesh.tensor.calls.gate import DeviceOperation
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.launch_op import Call, separate
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig, ShardSpec
 from ttmesh.tensor.spec.shard_config import div_up
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -102,7 +102,7 @@ def sharded_to_interleaved(
 ) -> Tensor:
     """The tensor interleaved, in DRAM by default."""
     if input_tensor.memory_config().interleaved:
-        return input_tensor
+        return separate(input_tensor)
     arguments = {
         "input_tensor": input_tensor,
         "memory_config": memory_config or DRAM_MEMORY_CONFIG,

@@ -19,7 +19,7 @@ from ttmesh.tensor import indexing, operators
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.calls.gate import TensorFunction
 from ttmesh.tensor.calls.lane_calls import Lane
-from ttmesh.tensor.calls.launch_op import Call, Case
+from ttmesh.tensor.calls.launch_op import Call, Case, separate
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
@@ -177,7 +177,7 @@ def slice_(
     is_full = all(s == slice(0, extent, 1) for s, extent in zip(slices[1:], input_tensor.shape, strict=True))
     same_memory = memory_config is None or memory_config == input_tensor.memory_config()
     if is_full and same_memory and output_tensor is None:
-        return input_tensor
+        return separate(input_tensor)
     arguments = {
         "input_tensor": input_tensor,
         "starts": tuple(first),

@@ -16,7 +16,7 @@ from ttmesh.ops.goldens import quantize as goldens
 from ttmesh.ops.stages.movement_stages import typecast_stages
 from ttmesh.tensor.calls.conversions import to_dtype
 from ttmesh.tensor.calls.lane_calls import rounds_result
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.launch_op import Call, separate
 from ttmesh.tensor.spec.host_shapes import box, pad_values
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -177,7 +177,7 @@ def tilize_with_val_padding(
 ) -> Tensor:
     """The tensor in tiles, its memory padded to this shape; the logical shape stays."""
     if input_tensor.layout is Layout.TILE:
-        return input_tensor
+        return separate(input_tensor)
     arguments = {
         "input_tensor": input_tensor,
         "output_tensor_shape": tuple(output_tensor_shape),
@@ -195,7 +195,7 @@ def tilize_with_zero_padding(
 ) -> Tensor:
     """The tensor in tiles, padded with zeros to fill them; the logical shape stays."""
     if input_tensor.layout is Layout.TILE:
-        return input_tensor
+        return separate(input_tensor)
     arguments = {"input_tensor": input_tensor, "memory_config": memory_config, "output_dtype": output_dtype}
     result: Tensor = _TILIZE_ZEROS(**arguments)
     return result

@@ -72,8 +72,8 @@ class ViewPath:
 
     __slots__ = ("_kind", "_source")
 
-    def __init__(self, kind: Kind | None, source: int) -> None:
-        self._kind, self._source = kind, source  # None: the tensor itself
+    def __init__(self, kind: Kind, source: int) -> None:
+        self._kind, self._source = kind, source
 
     def run(self, mesh: MeshDevice, tensors: list[Tensor], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
         """The view of a call's tensor."""
@@ -81,13 +81,13 @@ class ViewPath:
         buffer = tensor._buffer
         if buffer is None or buffer._cell is None:
             tensor.buffer.cell  # noqa: B018  (raises: it is on the host or freed)
-        return tensor if self._kind is None else Tensor.on_device(self._kind, buffer, mesh)  # type: ignore[arg-type]
+        return Tensor.on_device(self._kind, buffer, mesh)  # type: ignore[arg-type]
 
 
 def make_view_path(result: Tensor, tensors: Sequence[Tensor]) -> ViewPath:
     """The fast path of a call that gave one of its tensors, or a view of one."""
     source = next(i for i, tensor in enumerate(tensors) if tensor._buffer is result._buffer)
-    return ViewPath(None if result is tensors[source] else result.kind, source)
+    return ViewPath(result.kind, source)
 
 
 class BoundPath:
@@ -150,7 +150,7 @@ def _make_path_of_steps(
         if type(result) is not Tensor:
             return None
         held = [i for i, tensor in enumerate(tensors) if tensor._buffer is result._buffer]
-        return ViewPath(None if result is tensors[held[0]] else result.kind, held[0]) if held else None
+        return ViewPath(result.kind, held[0]) if held else None
     plan, body, reads, outputs, made = steps[0]
     written = [output for output in outputs if output is not None]
     places = [i for output in written for i, value in enumerate(given) if value is output]

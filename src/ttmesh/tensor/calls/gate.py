@@ -11,7 +11,7 @@ from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.queue.plan_table import Key
 from ttmesh.tensor.calls.argument_snapshots import snapshot_all
 from ttmesh.tensor.calls.fast_paths import BoundPath, learn, make_plan_path, make_view_path
-from ttmesh.tensor.calls.launch_op import Arguments, Operation, alias_of, launch, prepare
+from ttmesh.tensor.calls.launch_op import Arguments, Operation, alias_of, launch, prepare, separate
 from ttmesh.tensor.calls.plan import execute
 from ttmesh.tensor.calls.plan_keys import ATOMS, add_to_key
 from ttmesh.tensor.observer import observer
@@ -148,4 +148,5 @@ class TensorFunction(Gate):
         for value in (*args, *kwargs.values()):
             if type(value) is Tensor:
                 value.check_allocated()
-        return self._function(*args, **kwargs)
+        result = self._function(*args, **kwargs)
+        return separate(result) if any(value is result for value in args) and type(result) is Tensor else result

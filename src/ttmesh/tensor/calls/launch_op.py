@@ -238,6 +238,11 @@ def report(operation: Operation, arguments: Arguments, result: Any) -> None:
         watcher.after_launch(operation, arguments, result)
 
 
+def separate(tensor: Tensor) -> Tensor:
+    """A second tensor on the memory of this one, which TT-NN gives where a call changes nothing."""
+    return tensor if tensor._mesh is None or observer.needs_programs else tensor.share()
+
+
 def alias_of(operation: Operation, arguments: Arguments) -> Tensor | None:
     """The first tensor, or a view of its memory, where that is what TT-NN gives; None where a program runs."""
     if operation.alias is None or any(given is not None for given in _given_outputs(operation, arguments)):
@@ -252,7 +257,7 @@ def alias_of(operation: Operation, arguments: Arguments) -> Tensor | None:
     own = first.kind
     first.check_allocated()
     if tuple(shape) == tuple(own.spec.shape):
-        return first
+        return separate(first)
     if observer.needs_programs or own.spec.memory_config.is_sharded():
         return None
     kind = kind_of(own.spec.with_shape(shape), own.topology, own.presence)

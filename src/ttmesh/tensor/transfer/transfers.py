@@ -14,7 +14,7 @@ from ttmesh.chip.formats.storage import lane_dtype
 from ttmesh.chip.formats.tiles import Tile, tile_bytes
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.queue.command_queue import Cells, Command
-from ttmesh.tensor.calls.launch_op import Operation, report
+from ttmesh.tensor.calls.launch_op import Operation, report, separate
 from ttmesh.tensor.distribution import lane_transfers
 from ttmesh.tensor.distribution.allocate import footprint_of
 from ttmesh.tensor.distribution.composers import Composer, lane_at
@@ -159,7 +159,8 @@ def to_device(
 ) -> Tensor:
     """A host tensor on a device, in interleaved DRAM unless a memory configuration is given."""
     refuse_plain_values("ttnn.to_device", memory_config=memory_config)
-    result = tensor.onto(device, memory_config or DRAM_MEMORY_CONFIG, queue_id)
+    moved = tensor.onto(device, memory_config or DRAM_MEMORY_CONFIG, queue_id)
+    result = separate(moved) if moved is tensor else moved
     if observer.active:
         _report_transfer("ttnn.to_device", (tensor, device), {"memory_config": memory_config}, result)
     return result

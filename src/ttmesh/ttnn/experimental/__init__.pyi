@@ -12,6 +12,7 @@ from ttmesh.tensor.tensor import Tensor as Tensor
 
 
 from ttmesh.ttnn.experimental import ccl_experimental as ccl_experimental
+from ttmesh.ttnn.experimental import deepseek as deepseek
 from ttmesh.ttnn.experimental import deepseek_prefill as deepseek_prefill
 from ttmesh.ttnn.experimental import kda as kda
 from ttmesh.ttnn.experimental import moe as moe

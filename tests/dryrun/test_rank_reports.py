@@ -1,0 +1,52 @@
+"""Several ranks run dry and give one report: that of the whole mesh."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+SOURCE = Path(__file__).parents[2] / "src"
+PROGRAM = """
+import torch
+import ttnn
+
+ttnn.set_fabric_config(ttnn.FabricConfig.FABRIC_1D)
+mesh = ttnn.open_mesh_device(ttnn.MeshShape(2, 4))
+mapper = ttnn.ShardTensor2dMesh(mesh, dims=(2, 3), mesh_shape=(2, 4))
+x = ttnn.from_torch(torch.randn(1, 1, 64, 1024), device=mesh, layout=ttnn.TILE_LAYOUT, mesh_mapper=mapper)
+y = ttnn.all_reduce(ttnn.all_gather(x, dim=3, cluster_axis=1), cluster_axis=0)
+ttnn.close_mesh_device(mesh)
+"""
+
+
+def run_dry(folder: Path, *options: str) -> dict[str, Any]:
+    program, report = folder / "program.py", folder / "report.json"
+    program.write_text(PROGRAM)
+    command = [sys.executable, "-m", "ttmesh", "dry-run", "--system", "t3000", "--json", str(report), *options]
+    done = subprocess.run(
+        [*command, str(program)],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env=os.environ | {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(report.read_text())
+    return found
+
+
+def test_two_ranks_report_what_one_process_reports(tmp_path: Path) -> None:
+    one = run_dry(tmp_path)
+    two = run_dry(tmp_path, "--ranks", "2")
+
+    assert (one["ranks"], two["ranks"]) == (1, 2)
+    assert sorted(two["links"]) == sorted(one["links"])
+    counts = ("fits", "finished", "shapes", "operations", "program_runs", "programs", "collectives", "host_bytes")
+    assert {name: two[name] for name in counts} == {name: one[name] for name in counts}
+    for own, whole in zip(two["memory"], one["memory"], strict=True):
+        assert own["by_chip"] == whole["by_chip"]
+        assert own["by_kind"] == whole["by_kind"]
