@@ -241,7 +241,7 @@ CASES = [
     Case("ttnn.embedding_bw", id_grads(50, 64, (2, 32))),
     # gradients
     Case("ttnn.concat_bw", several((2, 7, 40), (2, 3, 40), (2, 4, 40), dim=1)),
-    Case("ttnn.repeat_bw", several((4, 1, 32, 40), (1, 1, 32, 40), args=((4, 1, 1, 1),))),
+    Case("ttnn.repeat_bw", several((4, 1, 32, 40), (1, 1, 32, 40), args=((4, 1, 1, 1),)), (bfloat16,)),
     Case("ttnn.prod_bw/all", several((1, 1, 1, 1), (1, 2, 3, 4), low=0.5), pcc=0.99),
     Case("ttnn.prod_bw/one dim", several((1, 2, 1, 4), (1, 2, 3, 4), low=0.5, dim=2), pcc=0.99),
     # older names
