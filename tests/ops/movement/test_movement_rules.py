@@ -143,3 +143,23 @@ def test_shards_follow_the_tensor_as_tt_nn_turns_them(
     assert result.memory_config().memory_layout == layout
     assert result.memory_config().buffer_type == ttnn.BufferType.L1
     assert torch.equal(first(result), x.permute(dims))
+
+
+@pytest.mark.parametrize(("columns", "rows", "extra"), [(7, 7, 0), (8, 6, 1)])
+def test_shards_on_cores_that_are_no_rectangle_become_interleaved_where_a_reshape_copies(
+    columns: int, rows: int, extra: int
+) -> None:
+    ranges = [ttnn.CoreRange(ttnn.CoreCoord(0, 0), ttnn.CoreCoord(columns - 1, rows - 1))]
+    if extra:
+        ranges.append(ttnn.CoreRange(ttnn.CoreCoord(0, rows), ttnn.CoreCoord(extra - 1, rows)))
+    shards = ttnn.ShardSpec(ttnn.CoreRangeSet(ranges), [4, 16], ttnn.ShardOrientation.ROW_MAJOR)
+    config = ttnn.MemoryConfig(ttnn.TensorMemoryLayout.HEIGHT_SHARDED, ttnn.BufferType.L1, shards)
+    values = torch.arange(196.0 * 16).reshape(196, 16)
+    with ttnn.create_mesh_device(ttnn.MeshShape(1, 1)) as one:
+        tensor = ttnn.from_torch(values, device=one, memory_config=config)
+
+        result = ttnn.reshape(tensor, (4, 784))
+
+        assert result.memory_config().is_sharded() == (not extra)
+        assert result.memory_config().buffer_type is ttnn.BufferType.L1
+        assert torch.equal(ttnn.to_torch(result), values.reshape(4, 784))

@@ -111,13 +111,18 @@ def fit_shards(config: MemoryConfig, spec: TensorSpec, source: MemoryConfig) -> 
 
 
 def refit_shards(config: MemoryConfig, spec: TensorSpec, source: MemoryConfig) -> MemoryConfig:
-    """The shards of a tensor that a reshape moved: blocks on as many of their cores as share it evenly."""
+    """The shards of a tensor that a reshape moved: blocks on as many of their cores as share it evenly.
+
+    Shards on cores that are no rectangle become interleaved.
+    """
     shards = source.shard_spec
-    if config.memory_layout is not TensorMemoryLayout.BLOCK_SHARDED or shards is None:
+    if shards is None:
         return fit_shards(config, spec, source)
     box = shards.grid.bounding_box()
     if box.size() != shards.grid.num_cores():
         return MemoryConfig(buffer_type=config.buffer_type)
+    if config.memory_layout is not TensorMemoryLayout.BLOCK_SHARDED:
+        return fit_shards(config, spec, source)
     by_rows = shards.orientation is ShardOrientation.ROW_MAJOR
     size = box.grid_size()
     steps = (32, 32) if spec.layout is Layout.TILE else (1, 1)

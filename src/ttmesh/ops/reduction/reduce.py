@@ -161,12 +161,14 @@ def _tiled_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 
 
 def _result_spec(call: Call, shape: Sequence[int], layout: Layout) -> TensorSpec:
-    """What comes out: blocks from which dims were taken by a copy are sharded as a reshape shards them."""
+    """What comes out: blocks, and shards on cores that are no rectangle, go where a reshape puts them if it copies."""
     result = _reduced_spec(call, shape, layout)
     config, spec = result.memory_config, call.specs[0]
-    if config.memory_layout is not TensorMemoryLayout.BLOCK_SHARDED or config.shard_spec is None or call["keepdim"]:
+    if config.shard_spec is None or call["keepdim"] or config.created_with_nd_shard_spec:
         return result
-    if config.created_with_nd_shard_spec:
+    cores = config.shard_spec.grid
+    is_rectangle = cores.bounding_box().size() == cores.num_cores()
+    if config.memory_layout is not TensorMemoryLayout.BLOCK_SHARDED and is_rectangle:
         return result
     dims = normalize_dims(call["dim"], len(spec.shape))
     kept = [1 if i - len(spec.shape) in dims else extent for i, extent in enumerate(spec.shape)]
