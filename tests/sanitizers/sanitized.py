@@ -28,6 +28,7 @@ def use_sanitized_kernels() -> None:
     kept = tuple(flag for flag in loader.FLAGS if not flag.startswith("-O"))
     checks = (f"-fsanitize={SANITIZERS}", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
     loader.FLAGS = (*kept, "-O1", "-g", *checks)
+    loader.COMPILE_TIMEOUT_S = 1200.0  # the sanitizers' code takes minutes beside other work
     use_threads(8)
     for name in sorted(path.stem for path in Path(loader.__file__).parent.glob("*.c")):
         assert loader.library(name) is not None, f"{name} does not compile with {SANITIZERS}"
