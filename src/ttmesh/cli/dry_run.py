@@ -154,8 +154,14 @@ def _provide_weights(wanted: tuple[str, str] | None) -> Iterator[dict[str, str]]
         return
     variable, configuration = wanted
     with empty_checkpoint(Path(configuration)) as folder:
+        before = os.environ.get(variable)
         os.environ[variable] = str(folder)
-        yield {variable: str(folder)}
+        try:
+            yield {variable: str(folder)}
+        finally:
+            os.environ.pop(variable)
+            if before is not None:
+                os.environ[variable] = before
 
 
 def _fill_in(word: str, places: dict[str, str]) -> str:

@@ -15,12 +15,14 @@ from pathlib import Path
 import torch
 
 from ttmesh.base.errors import MeshError
+from ttmesh.dryrun.tensor_files import FLOATS
 
 FILE_BYTES = (
     4 << 30
 )  # of one file: programs map whole files, and a system may refuse to map more than its memory at once
 INDEX = "model.safetensors.index.json"
-NAMES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64", torch.bool: "BOOL"}
+INTEGERS = {"I64": torch.int64, "I32": torch.int32, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool}
+NAMES = {dtype: name for name, dtype in (FLOATS | INTEGERS).items()}
 Sizes = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 
 

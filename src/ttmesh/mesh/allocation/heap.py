@@ -168,7 +168,7 @@ class Heap:
         return buffer
 
     def _take_after_reported(self, room: Room, label: str, temporary: Temporary) -> Buffer:
-        """The same with a temporary buffer that is reported."""
+        """`take` after a temporary buffer that records, digests or traces need to know of."""
         held = self.take_temporary(temporary.room, label)
         try:
             if not temporary.outlives:

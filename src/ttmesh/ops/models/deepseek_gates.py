@@ -15,6 +15,7 @@ from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.device_programs import like_written, no_programs
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import mixture_of_experts as goldens
+from ttmesh.ops.lane_functions.expert_groups import mask_other_groups
 from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
@@ -118,11 +119,7 @@ def _topk(
     affinities = AFFINITIES[score_func](scores.float())
     affinities, biased = align_mesh_dims([affinities, affinities + bias.float()], lane_axes)
     if n_groups > 1:
-        grouped = torch.unflatten(biased, -1, (n_groups, -1))
-        group_scores = torch.topk(grouped, summed_experts_per_group, dim=-1).values.sum(-1)
-        best = torch.topk(group_scores, topk_groups, dim=-1).indices
-        in_best_group = torch.zeros_like(group_scores, dtype=torch.bool).scatter(-1, best, True)[..., None]
-        biased = grouped.masked_fill(~in_best_group, float("-inf")).flatten(-2)
+        biased = mask_other_groups(biased, n_groups, summed_experts_per_group, topk_groups)
     experts = torch.topk(biased, n_activated_experts, dim=-1).indices
     weights = _normalize_weights(affinities.gather(-1, experts), route_scale, epsilon)
     return _mask_padding(weights, experts, padding_config, scores.shape[-1], lane_axes)

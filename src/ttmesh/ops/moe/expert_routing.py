@@ -12,6 +12,7 @@ from ttmesh.ops.catalogue.checks import require_dtype, require_layout
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import mixture_of_experts as goldens
+from ttmesh.ops.lane_functions.expert_groups import mask_other_groups
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, L1_MEMORY_CONFIG
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -60,12 +61,8 @@ def _compute_gate(
 ) -> tuple[Lanes, Lanes]:
     """DeepSeek's grouped gate: the best groups by the sum of their best experts, then the best experts in them."""
     probability = torch.sigmoid(scores.float())
-    biased = probability + bias.float()
-    grouped = torch.unflatten(biased, -1, (groups, -1))
-    group_scores = torch.topk(grouped, summed_experts, dim=-1).values.sum(-1)
-    best = torch.topk(group_scores, top_groups, dim=-1).indices
-    in_best_group = torch.zeros_like(group_scores, dtype=torch.bool).scatter(-1, best, True)[..., None]
-    experts = torch.topk(grouped.masked_fill(~in_best_group, float("-inf")).flatten(-2), top_experts, dim=-1).indices
+    ranking = mask_other_groups(probability + bias.float(), groups, summed_experts, top_groups)
+    experts = torch.topk(ranking, top_experts, dim=-1).indices
     weights = probability.expand(*experts.shape[:-1], -1).gather(-1, experts)
     return weights / (weights.sum(-1, keepdim=True) + epsilon) * scale, experts
 

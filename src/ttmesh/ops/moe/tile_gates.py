@@ -12,7 +12,9 @@ from ttmesh.ops.catalogue.checks import require_dtype
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.goldens import mixture_of_experts as goldens
+from ttmesh.ops.lane_functions.expert_groups import mask_other_groups
 from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims
+from ttmesh.tensor.calls.gate import DeviceOperation
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import ShardSpec
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -156,11 +158,7 @@ def _route(
     scores = torch.sigmoid(scores) if enable_sigmoid else scores
     ranking = scores + bias
     if grouped:
-        groups = torch.unflatten(ranking, -1, (GROUPS, -1))
-        group_scores = torch.topk(groups, SUMMED_EXPERTS, dim=-1).values.sum(-1)
-        best = torch.topk(group_scores, TOP_GROUPS, dim=-1).indices
-        allowed = torch.zeros_like(group_scores, dtype=torch.bool).scatter(-1, best, True)[..., None]
-        ranking = groups.masked_fill(~allowed, float("-inf")).flatten(-2)
+        ranking = mask_other_groups(ranking, GROUPS, SUMMED_EXPERTS, TOP_GROUPS)
     order = torch.topk(ranking, topk, dim=-1).indices
     weights = scores.expand(order.shape[:-1] + scores.shape[-1:]).gather(-1, order)
     if output_softmax:
@@ -186,6 +184,13 @@ _GATE = device_operation(NAME, check=_check_gate, out=_output_specs, outputs=TEN
 _GENERAL = device_operation(GENERAL, check=_check_general, out=_output_specs, outputs=TENSORS[3:])(_route)
 
 
+def _call_gate(gate: DeviceOperation, tensors: tuple[Tensor, ...], **options: object) -> tuple[Tensor, Tensor]:
+    """Run a gate on its five tensors; the results are the last two."""
+    by_name = dict(zip(TENSORS, tensors, strict=True))
+    result: tuple[Tensor, Tensor] = gate(**by_name, result_shape=tuple(by_name["output_tensor"].shape), **options)
+    return result
+
+
 @composite(NAME, golden=goldens.tile_gate, direct=True)
 def deepseek_moe_gate(
     input_tensor: Tensor,
@@ -198,13 +203,10 @@ def deepseek_moe_gate(
     enable_sigmoid: bool,
 ) -> tuple[Tensor, Tensor]:
     """DeepSeek's grouped gate, one token per core; bias and indices are transposed."""
-    result: tuple[Tensor, Tensor] = _GATE(
-        input_tensor=input_tensor, bias_tensor=bias_tensor, input_indices_tensor=input_indices_tensor,
-        output_tensor=output_tensor, output_indices_tensor=output_indices_tensor, eps=eps,
+    return _call_gate(
+        _GATE, (input_tensor, bias_tensor, input_indices_tensor, output_tensor, output_indices_tensor), blocks=1, eps=eps,
         scaling_factor=scaling_factor, enable_sigmoid=enable_sigmoid, topk=SLOTS, output_softmax=False, grouped=True,
-        blocks=1, result_shape=tuple(output_tensor.shape),
     )  # fmt: skip
-    return result
 
 
 @composite(GENERAL, golden=goldens.tile_gate, direct=True)
@@ -223,10 +225,8 @@ def generalized_moe_gate(
 ) -> tuple[Tensor, Tensor]:
     """The best of 256 or 512 experts, one token per core; bias and indices are transposed."""
     shard = input_tensor.memory_config().shard_spec
-    result: tuple[Tensor, Tensor] = _GENERAL(
-        input_tensor=input_tensor, bias_tensor=bias_tensor, input_indices_tensor=input_indices_tensor,
-        output_tensor=output_tensor, output_indices_tensor=output_indices_tensor, eps=eps,
+    return _call_gate(
+        _GENERAL, (input_tensor, bias_tensor, input_indices_tensor, output_tensor, output_indices_tensor), eps=eps,
         scaling_factor=scaling_factor, enable_sigmoid=enable_sigmoid, topk=topk, output_softmax=output_softmax,
-        grouped=grouped, blocks=1 if shard is None else _count_blocks(shard), result_shape=tuple(output_tensor.shape),
+        grouped=grouped, blocks=1 if shard is None else _count_blocks(shard),
     )  # fmt: skip
-    return result
