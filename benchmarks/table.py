@@ -31,7 +31,7 @@ import ttmesh
 HERE = Path(__file__).parent
 BOTH, ONE = ("ideal", "realistic"), ("ideal",)
 BENCHMARKS = {
-    "start": ONE, "frames": ONE, "foundation": ONE, "ops": BOTH, "collectives": BOTH, "models": BOTH, "training": BOTH,
+    "start": ONE, "frames": ONE, "foundation": ONE, "ops": BOTH, "collectives": BOTH, "model_steps": BOTH, "training": BOTH,
     "transfers": ONE, "formats": ONE, "numerics": ("realistic",), "busy": ONE, "programs": ONE, "engines": ONE,
     "ranks": ONE, "sockets": ONE, "tracking": ONE,
 }  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
@@ -279,6 +280,19 @@ def test_tests_lie_in_folders_as_the_code_they_test() -> None:
     folders = {path.parent.relative_to(TESTS).as_posix() for path in TESTS.rglob("test_*.py")} - OTHER_TESTS
 
     assert not {folder for folder in folders if not (SOURCE / folder).is_dir()}
+
+
+def test_helper_modules_on_the_tests_path_hide_no_module(pytestconfig: pytest.Config) -> None:
+    folders = [TESTS.parent / folder for folder in pytestconfig.getini("pythonpath")]
+    names = Counter(
+        path.stem
+        for folder in folders
+        for path in folder.glob("*.py")
+        if not path.stem.startswith(("test_", "conftest"))
+    )
+
+    assert names.keys().isdisjoint({"ttmesh", "ttnn", "models", "tests"} | sys.stdlib_module_names)
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def test_what_catches_everything_says_why() -> None:

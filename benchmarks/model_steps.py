@@ -1,6 +1,6 @@
 """A Llama-style decode step and a BERT layer on 8 chips, beside the same torch model with the same total work.
 
-python benchmarks/models.py [--rounds 5]
+python benchmarks/model_steps.py [--rounds 5]
 """
 
 from __future__ import annotations
