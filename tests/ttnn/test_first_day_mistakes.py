@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -95,7 +96,7 @@ def test_every_function_that_takes_a_device_names_it_when_it_is_none_of_ours() -
 
 TORCH_HABITS: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     "view": (lambda x: x.view(-1), AttributeError, r"no attribute 'view'; .* Use ttnn.reshape\(tensor, shape\)"),
-    "misspelt": (lambda x: x.shap, AttributeError, r"no attribute 'shap'; .* Use shape"),
+    "softmax": (lambda x: x.softmax(-1), AttributeError, r"Use ttnn.softmax\(tensor\), or ttnn.to_torch\(tensor\)"),
     "relu": (lambda x: torch.relu(x), TypeError, r"torch.relu got a ttnn.Tensor; .* Call ttnn.relu, or convert it with"),
     "tensor": (lambda x: torch.tensor(x), TypeError, r"has no len\(\); use tensor.shape\[0\], or ttnn.to_torch\(tensor\)"),
     "float": (lambda x: float(x), TypeError, r"not 'Tensor'; tensor.item\(\) gives its value"),
@@ -112,6 +113,25 @@ def test_what_works_with_torchs_tensors_says_what_to_call_here(mesh: Any, habit:
 
     with pytest.raises(kind, match=text):
         call(put(mesh, 32, 32))
+
+
+def test_names_of_torch_are_no_attributes(mesh: Any) -> None:
+    tensor = put(mesh, 32, 32)
+
+    assert not hasattr(tensor, "view")
+    assert not hasattr(ttnn.Tensor, "view")
+    assert "view" not in dir(tensor)
+    assert "reshape" in dir(tensor)
+
+
+def test_python_suggests_the_attribute_for_a_misspelt_one(mesh: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    tensor = put(mesh, 32, 32)
+
+    with pytest.raises(AttributeError) as problem:
+        tensor.shap  # noqa: B018
+
+    sys.__excepthook__(problem.type, problem.value, None)
+    assert "no attribute 'shap'. Did you mean: 'shape'?" in capsys.readouterr().err
 
 
 def test_private_names_are_pythons_own_errors(mesh: Any) -> None:

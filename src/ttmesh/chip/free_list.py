@@ -40,20 +40,28 @@ class FreeList:
         """The address of a new block at the lowest (or highest) place that fits, or None."""
         size = (size + self._mask) & ~self._mask or self.alignment
         starts, ends = self._starts, self._ends
-        for i in range(len(starts)) if bottom_up else range(len(starts) - 1, -1, -1):
-            address = starts[i]
-            room = ends[i] - address
-            if room > size:
-                if bottom_up:
-                    starts[i] = address + size
-                else:
-                    address = ends[i] = ends[i] - size
-                break
-            if room == size:
-                del starts[i], ends[i]
-                break
+        if bottom_up:
+            for i, address in enumerate(starts):
+                room = ends[i] - address
+                if room >= size:
+                    if room > size:
+                        starts[i] = address + size
+                    else:
+                        del starts[i], ends[i]
+                    break
+            else:
+                return None
         else:
-            return None
+            for i in range(len(starts) - 1, -1, -1):
+                address = ends[i] - size
+                if address >= starts[i]:
+                    if address > starts[i]:
+                        ends[i] = address
+                    else:
+                        del starts[i], ends[i]
+                    break
+            else:
+                return None
         self.live[address] = size
         self.used = used = self.used + size
         if used > self.peak:
@@ -69,6 +77,26 @@ class FreeList:
         mask = self._mask
         before = (temporary_size + mask) & ~mask or self.alignment
         size = (size + mask) & ~mask or self.alignment
+        starts, ends = self._starts, self._ends
+        if outlives and starts and ends[0] - starts[0] > before + size:  # nearly always; 0.6 µs less than the search
+            temporary = starts[0]
+            address = temporary + before
+            starts.insert(1, address + size)
+            ends.insert(0, address)
+        else:
+            found = self._find_with_temporary(before, size, outlives)
+            if found is None:
+                return None
+            temporary, address = found
+        self.live[address] = size
+        most = self.used + (before + size if outlives else max(before, size))
+        self.used += size
+        if most > self.peak:
+            self.peak = most
+        return temporary, address
+
+    def _find_with_temporary(self, before: int, size: int, outlives: bool) -> tuple[int, int] | None:
+        """The same in any span; what stays free is entered, what is taken is not."""
         starts, ends = self._starts, self._ends
         temporary = address = place = -1
         for i, start in enumerate(starts):
@@ -95,11 +123,6 @@ class FreeList:
             starts[place] = address + size
         else:
             del starts[place], ends[place]
-        self.live[address] = size
-        most = self.used + (before + size if outlives else max(before, size))
-        self.used += size
-        if most > self.peak:
-            self.peak = most
         return temporary, address
 
     def allocate_at(self, address: int, size: int) -> bool:

@@ -39,7 +39,7 @@ _CONTIGUOUS = torch.contiguous_format
 _new = object.__new__
 
 
-class Tensor(TorchMixups, DistributedTensor):
+class Tensor(DistributedTensor, TorchMixups):
     """On a device it is a kind and a buffer; on the host a kind and lanes. Tensors on one buffer share its contents.
 
     Lanes have one leading dimension per mesh axis (length 1 where every device has the same), then the local shape.

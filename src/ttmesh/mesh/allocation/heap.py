@@ -127,7 +127,15 @@ class Heap:
             if at is not None:
                 address: int | None = at
             elif temporary is not None:
-                address = self._allocate_after(lists[0], room, temporary, label)
+                size = temporary.room.bank_bytes
+                addresses = lists[0].allocate_with_temporary(size, bank_bytes, outlives=temporary.outlives)
+                if addresses is None:
+                    raise self._out_of_memory_beside(lists[0], room, temporary, label)
+                start, address = addresses
+                if start + size > self.allocation_high_water:
+                    self.allocation_high_water = start + size
+                if start + size > self.deletion_high_water:
+                    self.deletion_high_water = start + size
             elif len(lists) == 1:  # no submesh: the free list itself answers
                 address = lists[0].allocate(bank_bytes, bottom_up=BOTTOM_UP[kind] if bottom_up is None else bottom_up)
             else:
@@ -266,26 +274,17 @@ class Heap:
             cell.clear()
         self.closed = True
 
-    def _allocate_after(self, spans: FreeList, room: Room, temporary: Temporary, label: str) -> int:
-        """The address of a buffer in DRAM that is allocated after a temporary one."""
-        bank_bytes = temporary.room.bank_bytes
-        addresses = spans.allocate_with_temporary(bank_bytes, room.bank_bytes, outlives=temporary.outlives)
-        if addresses is None:
-            held = spans.allocate(bank_bytes, bottom_up=True)
-            if held is None:
-                raise self._out_of_memory(temporary.room, label)
-            if not temporary.outlives:
-                spans.free(held)
-            error = self._out_of_memory(room, label)
-            if temporary.outlives:
-                spans.free(held)
-            raise error
-        end = addresses[0] + bank_bytes
-        if end > self.allocation_high_water:
-            self.allocation_high_water = end
-        if end > self.deletion_high_water:
-            self.deletion_high_water = end
-        return addresses[1]
+    def _out_of_memory_beside(self, spans: FreeList, room: Room, temporary: Temporary, label: str) -> OutOfMemoryError:
+        """What to raise where a temporary buffer in DRAM, or the buffer allocated after it, finds no place."""
+        held = spans.allocate(temporary.room.bank_bytes, bottom_up=True)
+        if held is None:
+            return self._out_of_memory(temporary.room, label)
+        if not temporary.outlives:
+            spans.free(held)
+        error = self._out_of_memory(room, label)
+        if temporary.outlives:
+            spans.free(held)
+        return error
 
     def _release(self, cell: Cell) -> None:
         if self.closed:
