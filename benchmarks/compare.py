@@ -81,6 +81,8 @@ def serve(group: str) -> None:
     print(json.dumps([name for name, _ in calls]), flush=True)
     for line in sys.stdin:
         call, count = calls[int(line)][1], repeats[int(line)]
+        for _ in range(count // 2):  # the other side has had the caches
+            call()
         start = time.perf_counter()
         for _ in range(count):
             call()

@@ -36,7 +36,7 @@ class FreeList:
         """The length of the whole range."""
         return self.end - self.start
 
-    def allocate(self, size: int, *, bottom_up: bool) -> int | None:
+    def allocate(self, size: int, bottom_up: bool) -> int | None:
         """The address of a new block at the lowest (or highest) place that fits, or None."""
         size = (size + self._mask) & ~self._mask or self.alignment
         starts, ends = self._starts, self._ends
@@ -68,7 +68,7 @@ class FreeList:
             self.peak = used
         return address
 
-    def allocate_with_temporary(self, temporary_size: int, size: int, *, outlives: bool) -> tuple[int, int] | None:
+    def allocate_with_temporary(self, temporary_size: int, size: int, outlives: bool) -> tuple[int, int] | None:
         """The addresses of a temporary block and of the block allocated after it, both at the lowest place that fits.
 
         outlives: the temporary is freed after the second allocation, not before it. The same as allocate, allocate and

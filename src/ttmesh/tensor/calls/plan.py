@@ -79,7 +79,7 @@ class Plan:
             if self.schedule is None or (compiled and self.plain):
                 buffer = mesh.heap.take(self.footprints[0], self.name)
             elif compiled and self.lone_temporary is not None:
-                buffer = mesh.heap.take(self.footprints[0], self.name, temporary=self.lone_temporary)
+                buffer = mesh.heap.take(self.footprints[0], self.name, self.lone_temporary)
             else:
                 buffer = self._allocate(self.schedule, mesh, (), compiled)[0]
             mesh.run_program(self.name, body, reads, (buffer._cell,), self.program_count, self.dispatch_bytes)  # type: ignore[arg-type]  # a new buffer has its cell

@@ -43,13 +43,16 @@ def add_to_key(value: Any, key: list[Any], tensors: list[Tensor]) -> bool:
         key.append(kind)
         key.append(value if value > 0 or value < 0 else float_key(value))
     elif kind in SEQUENCES:
-        key += (kind, len(value))
         for item in value:
             if type(item) is not int:
                 break
         else:  # a shape, or dims
-            key += value
+            if kind is tuple:
+                key.append(value)
+            else:
+                key += (kind, len(value), *value)
             return True
+        key += (kind, len(value))
         for item in value:
             if not add_to_key(item, key, tensors):
                 return False
