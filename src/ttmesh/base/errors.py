@@ -43,8 +43,9 @@ class OutOfMemoryError(MeshError):
         list[Callable[[OutOfMemoryError], None]]
     ] = []  # hear of every one, also where a program catches it
 
-    def __init__(self, wrong: str, *, expected: str, fix: str) -> None:
+    def __init__(self, wrong: str, *, expected: str, fix: str, label: str = "") -> None:
         super().__init__(wrong, expected=expected, fix=fix)
+        self.label = label  # what asked for the memory
         for watch in self.watchers:
             watch(self)
 

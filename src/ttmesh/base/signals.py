@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ttmesh.base.records import Event, LinkTransfer, Record
@@ -43,10 +43,11 @@ class Signals:
         self._set((*self._listeners, entry))
         return lambda: self._set(tuple(known for known in self._listeners if known is not entry))
 
-    def emit_crossing(self, record: LinkTransfer) -> None:
-        """Pass a record about a link to every listener."""
+    def emit_crossings(self, records: Sequence[LinkTransfer]) -> None:
+        """Pass what crossed some links at once to every listener."""
         for entry in self._listeners:
-            entry.crossings(record)
+            for record in records:
+                entry.crossings(record)
 
     def emit_command(self, record: Record) -> None:
         """Pass a record about a command to the listeners that asked for commands."""

@@ -188,12 +188,13 @@ def _parse_reasons(text: str) -> set[str]:
 
 
 def _write(report: RunReport, json_file: Path | None, page: Path | None) -> None:
-    wanted = [(json_file, json.dumps(report.to_json(), indent=2)), (page, draw_page(report))]
-    for path, contents in wanted:
+    wanted: list[tuple[Path | None, Callable[[], str]]]
+    wanted = [(json_file, lambda: json.dumps(report.to_json(), indent=2)), (page, lambda: draw_page(report))]
+    for path, draw in wanted:
         if path is None:
             continue
         try:
-            write_file(path, contents)
+            write_file(path, draw())
         except OSError as error:
             raise MeshError(
                 f"{path} cannot be written: {error}", expected="a file that can be written", fix="Name another one."

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 from ttmesh.base.errors import OutOfMemoryError
 from ttmesh.base.records import Allocated, Closed, Event, Freed, LinkTransfer, Opened, Reserved
 from ttmesh.base.signals import signals
-from ttmesh.tensor.calls.gate import Gate
+from ttmesh.dryrun.chip_peaks import ChipPeaks, Peak
+from ttmesh.tensor.calls.plan import Plan
 from ttmesh.tensor.observer import Step, Watcher, observer
 from ttmesh.tensor.tensor import Tensor
 from ttmesh.tracking.client import call_site
@@ -31,15 +32,6 @@ class Use:
         self.label, self.site, self.kind = record.label, site, kind
 
 
-class Peak(NamedTuple):
-    """The most that a chip held of one memory."""
-
-    size_bytes: int  # circular buffers of the running operation included
-    event: int  # so many allocations and frees had happened
-    circular_buffer_bytes: int
-    operation: str  # that ran, or was to run
-
-
 class Refusal(NamedTuple):
     """Memory that was asked for and not there."""
 
@@ -49,11 +41,10 @@ class Refusal(NamedTuple):
     site: str
 
 
-NO_PEAK = Peak(0, 0, 0, "")
-
-
 class MemoryLog(Watcher):
     """Listens to the runtime from `start` to `stop`."""
+
+    needs_calls = False
 
     def __init__(self, progress: Callable[[int], None] | None = None) -> None:
         self.meshes: list[Opened] = []
@@ -68,11 +59,10 @@ class MemoryLog(Watcher):
         self.circular_buffers: tuple[int, str] = (0, "")  # the most per core, and the operation
         self.links = Counter[tuple[int, int]]()
         self.collectives: defaultdict[str, Counter[int]] = defaultdict(Counter)
-        self._used = Counter[tuple[int, str]]()
-        self.peaks: dict[tuple[int, str], Peak] = {}  # by chip and memory
+        self.chips = ChipPeaks()
         self.failures: list[Refusal] = []
-        self._calling = ""  # the operation that was called last
         self._l1_cores: dict[int, int] = {}  # of every chip
+        self._plans: dict[int, Plan] = {}  # that ran, by identity
         self._progress = progress
         self._stop: Callable[[], None] | None = None
 
@@ -90,48 +80,47 @@ class MemoryLog(Watcher):
             self._stop()
             self._stop = None
 
-    def before_operation(self, operation: Gate, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Count the call; what a cache operation gets first is a kv cache."""
-        name = str(getattr(operation, "__name__", ""))
-        self.calls[name] += 1
-        self._calling = name
-        if "cache" in name:
-            for value in [*args, *kwargs.values()][:2]:
-                if isinstance(value, Tensor) and value.is_allocated() and value.device() is not None:
-                    self._mark_as_cache(value)
+    @property
+    def peaks(self) -> dict[tuple[int, str], Peak]:
+        """The most that every chip held, by chip and memory."""
+        return {(chip, memory): peak for chip, memory, peak in self.chips.by_chip()}
 
     def after_run(self, step: Step) -> None:
-        """Count the device programs of an operation."""
+        """Count an operation and its device programs; a collective by the bytes that every chip gives to it."""
         plan = step.plan
         self.operations.append(plan.name)
+        self.calls[plan.name] += 1
         self.program_runs += plan.program_count
-        self.programs.update(plan.programs)
+        if id(plan) not in self._plans:
+            self._plans[id(plan)] = plan
+            self.programs.update(plan.programs)
         if plan.circular_buffer_bytes:
             self._count_circular_buffers(plan.name, plan.circular_buffer_bytes)
+        if plan.exchanged_bytes is not None:
+            self.collectives[plan.name][plan.exchanged_bytes] += 1
+        if "cache" in plan.name:
+            self._mark_caches(step)
         if self._progress is not None:
             self._progress(len(self.operations))
 
-    def after_collective(
-        self, name: str, decide: Callable[..., Any], tensors: Sequence[Tensor], options: dict[str, Any], result: Any
-    ) -> None:
-        """Count a collective by the bytes that every chip gives to it."""
-        self.collectives[name][sum(tensor.spec.packed_size_bytes for tensor in tensors)] += 1
-
     def _note_failure(self, failure: OutOfMemoryError) -> None:
-        self.failures.append(Refusal(failure, len(self.events), self._calling, call_site().partition("\n")[0]))
+        self.failures.append(Refusal(failure, len(self.events), failure.label, call_site().partition("\n")[0]))
 
     def _count_circular_buffers(self, name: str, per_core: int) -> None:
         if per_core > self.circular_buffers[0]:
             self.circular_buffers = (per_core, name)
-        for chip, cores in self._l1_cores.items():
-            whole = self._used[chip, "L1"] + per_core * cores
-            if whole > self.peaks.get((chip, "L1"), NO_PEAK).size_bytes:
-                self.peaks[chip, "L1"] = Peak(whole, len(self.events), per_core * cores, name)
+        for held in self.chips.sets:
+            cores = self._l1_cores[next(iter(held.chips))]
+            held.note_circular_buffers(per_core * cores, len(self.events), name)
 
-    def _mark_as_cache(self, tensor: Tensor) -> None:
-        use = self.uses.get(tensor.buffer.cell.buffer_id)
-        if use is not None and "fill" not in use.label:
-            use.kind = "kv cache"
+    def _mark_caches(self, step: Step) -> None:
+        """What a cache operation reads and writes is a kv cache."""
+        results = step.result if isinstance(step.result, list | tuple) else [step.result]
+        written = {tensor.buffer.cell.buffer_id for tensor in results if isinstance(tensor, Tensor)}
+        for cell in step.reads:
+            use = self.uses.get(cell.buffer_id) if cell.buffer_id in written else None
+            if use is not None:
+                use.kind = "kv cache"
 
     def _hear(self, record: Event) -> None:
         if isinstance(record, Allocated):
@@ -139,28 +128,23 @@ class MemoryLog(Watcher):
             use = Use(record, site, _guess_kind(record, site))
             self.uses[record.buffer_id] = self.live[record.buffer_id] = use
             self.events.append((record.buffer_id, 1, len(self.operations)))
-            for chip in use.chips:
-                self._add(chip, use.memory, use.size_bytes)
+            for held in self.chips.sets_of(use.chips):
+                held.add(use.memory, use.size_bytes, len(self.events), use.label)
         elif isinstance(record, Freed):
             freed = self.live.pop(record.buffer_id, None)
             if freed is not None:
                 self.events.append((record.buffer_id, -1, len(self.operations)))
-                for chip in freed.chips:
-                    self._used[chip, freed.memory] -= freed.size_bytes
+                for held in self.chips.sets_of(freed.chips):
+                    held.used[freed.memory] -= freed.size_bytes
         elif isinstance(record, Opened):
             self.meshes.append(record)
             self._l1_cores.update({chip.physical_id: chip.l1_banks for chip in record.chips})
+            self.chips.sets_of(tuple(chip.physical_id for chip in record.chips))
         elif isinstance(record, Reserved):
             self.reserved.append(record)
         elif isinstance(record, Closed):
             for buffer_id in [key for key, use in self.live.items() if use.mesh_id == record.mesh_id]:
                 self._hear(Freed(record.mesh_id, buffer_id))
-
-    def _add(self, chip: int, memory: str, size_bytes: int) -> None:
-        key = (chip, memory)
-        self._used[key] += size_bytes
-        if self._used[key] > self.peaks.get(key, NO_PEAK).size_bytes:
-            self.peaks[key] = Peak(self._used[key], len(self.events), 0, self._calling)
 
     def _count_crossing(self, record: LinkTransfer) -> None:
         self.links[record.source, record.target] += record.size_bytes

@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ttmesh.base.records import ChipFacts
+from ttmesh.dryrun.chip_peaks import Peak
 from ttmesh.dryrun.memory_advice import advise
-from ttmesh.dryrun.memory_log import HOST, MemoryLog, Peak, Use
+from ttmesh.dryrun.memory_log import HOST, MemoryLog, Use
 
 
 @dataclass

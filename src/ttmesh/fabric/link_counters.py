@@ -16,10 +16,11 @@ from ttmesh.fabric.chip_topology import Fabric
 class Tally:
     """Loads that repeat, and how often they were counted."""
 
-    __slots__ = ("loads", "times")
+    __slots__ = ("loads", "records", "times")
 
     def __init__(self, loads: Mapping[tuple[int, int], int]) -> None:
         self.loads = dict(loads)
+        self.records: tuple[frozenset[int] | None, list[LinkTransfer]] | None = None  # whose, and what listeners get
         self.times = 0
 
 
@@ -68,13 +69,17 @@ class LinkCounters:
         with self._lock:
             tally.times += 1
         if signals.listening:
-            self._report(tally.loads)
+            if tally.records is None or tally.records[0] is not self.own:
+                tally.records = self.own, self._make_records(tally.loads)
+            signals.emit_crossings(tally.records[1])
 
-    def _report(self, loads: Mapping[tuple[int, int], int]) -> None:
-        for (source, target), size_bytes in loads.items():
-            if self.own is None or (target if source == HOST else source) in self.own:
-                ends = self._reported_id.get(source, source), self._reported_id.get(target, target)
-                signals.emit_crossing(LinkTransfer(*ends, size_bytes, self._system))
+    def _make_records(self, loads: Mapping[tuple[int, int], int]) -> list[LinkTransfer]:
+        names = self._reported_id
+        return [
+            LinkTransfer(names.get(source, source), names.get(target, target), size_bytes, self._system)
+            for (source, target), size_bytes in loads.items()
+            if self.own is None or (target if source == HOST else source) in self.own
+        ]
 
     def _check(self, loads: Mapping[tuple[int, int], int]) -> None:
         """Refuse loads between chips without a link."""
@@ -99,7 +104,7 @@ class LinkCounters:
             for hop, size_bytes in loads.items():
                 self._bytes[hop] = self._bytes.get(hop, 0) + size_bytes
         if signals.listening:
-            self._report(loads)
+            signals.emit_crossings(self._make_records(loads))
 
     def get_bytes(self, source: int, target: int) -> int:
         """Bytes so far from one chip to a neighbour, or between a chip and the host (-1)."""

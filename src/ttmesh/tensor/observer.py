@@ -47,6 +47,7 @@ class LaunchedProgram:
 class Watcher:
     """A watcher of calls: override the methods of the moments it needs."""
 
+    needs_calls = True  # whether it must see every call; False: it hears of the plans that run, and nothing else
     needs_programs = False  # whether an operation that could return a view must run a program instead
 
     def before_operation(self, operation: Gate, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -87,7 +88,7 @@ class Watcher:
 
 
 class Observer:
-    """All watchers, in the order they came. `active` is what calls test: whether there is one."""
+    """All watchers, in the order they came. `active` is what calls test: whether one needs more than the plans that run."""
 
     __slots__ = ("active", "needs_programs", "watchers")
 
@@ -104,7 +105,7 @@ class Observer:
 
     def _set(self, watchers: tuple[Watcher, ...]) -> None:
         self.watchers = watchers
-        self.active = bool(watchers)
+        self.active = any(watcher.needs_calls for watcher in watchers)
         self.needs_programs = any(watcher.needs_programs for watcher in watchers)
 
 

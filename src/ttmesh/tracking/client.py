@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from types import FrameType
+from types import CodeType, FrameType
 
 import msgspec
 
@@ -32,6 +32,8 @@ SNAPSHOT_SHARE = 0.1  # share of the sender's time for snapshots, when records a
 SNAPSHOT_S = 0.5  # longest delay of a snapshot
 EXIT_S = 0.5  # longest delay of a program's end by a server that reads nothing
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+SITES_KEPT = 4096  # call sites whose text is remembered
+_sites: dict[tuple[int, ...], tuple[str, list[CodeType]]] = {}  # by codes and instructions; the codes stay alive
 FRAMES_KEPT, LONGEST_SITE = 8, 4000  # of a call site; characters, of which wire.Site allows a little more
 LEAVING_S = 10.0  # and by a busy machine on which the sender does not run
 # A program with the default SIGPIPE must not be killed when the server ends (macOS has no such flag).
@@ -282,11 +284,27 @@ def program_name() -> str:
 
 def call_site() -> str:
     """The caller's frames outside ttmesh, innermost first, one "file:line in function" per line."""
-    lines: list[str] = []
+    codes: list[CodeType] = []
+    instructions: list[int] = []
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and len(lines) < FRAMES_KEPT:
+    while frame is not None and len(codes) < FRAMES_KEPT:
         code = frame.f_code
         if not code.co_filename.startswith((PACKAGE, "<frozen")):
-            lines.append(f"{code.co_filename}:{frame.f_lineno} in {code.co_name}")
+            codes.append(code)
+            instructions.append(frame.f_lasti)
         frame = frame.f_back
+    key = (*map(id, codes), *instructions)  # not the codes: their hash is that of all their constants
+    known = _sites.get(key)
+    if known is None:
+        if len(_sites) >= SITES_KEPT:
+            _sites.clear()
+        known = _sites[key] = (_print_site(codes, instructions), codes)
+    return known[0]
+
+
+def _print_site(codes: list[CodeType], instructions: list[int]) -> str:
+    lines = []
+    for code, instruction in zip(codes, instructions, strict=True):
+        found = (line for start, end, line in code.co_lines() if start <= instruction < end and line is not None)
+        lines.append(f"{code.co_filename}:{next(found, code.co_firstlineno)} in {code.co_name}")
     return "\n".join(lines)[:LONGEST_SITE]

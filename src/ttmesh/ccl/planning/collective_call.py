@@ -265,7 +265,7 @@ def _make_plan(request: Request, decision: Decision) -> Plan:
     size = compute_dispatch_bytes(request.name, inputs, specs, mesh.core_grid.num_cores, programs, COLLECTIVE)
     return plan(
         request.name, kinds, footprints, wrap, make_body, programs=programs, schedule=schedule, dispatch_bytes=size,
-        compute_config=config,
+        exchanged_bytes=sum(spec.packed_size_bytes for spec in inputs), compute_config=config,
     )  # fmt: skip
 
 

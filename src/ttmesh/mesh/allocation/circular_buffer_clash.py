@@ -9,7 +9,7 @@ from __future__ import annotations
 from ttmesh.base.errors import OutOfMemoryError
 
 
-def check_l1_size(cores: str, end: int, l1_bytes: int, *, expected: str, fix: str) -> None:
+def check_l1_size(cores: str, end: int, l1_bytes: int, *, expected: str, fix: str, label: str = "") -> None:
     """Refuse circular buffers that end beyond L1."""
     if end > l1_bytes:
         raise OutOfMemoryError(
@@ -17,6 +17,7 @@ def check_l1_size(cores: str, end: int, l1_bytes: int, *, expected: str, fix: st
             f"{l1_bytes} B",
             expected=expected,
             fix=fix,
+            label=label,
         )
 
 
@@ -29,4 +30,5 @@ def make_clash_error(
         f"allocated at {lowest} and static circular buffer region ends at {end}",
         expected=expected,
         fix=fix,
+        label=str(program),
     )

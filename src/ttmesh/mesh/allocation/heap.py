@@ -325,6 +325,7 @@ class Heap:
             fix=f"Deallocate a buffer; the largest live buffers are: {names}."
             if names
             else "No buffer is live: make the tensor smaller, or shard it over more chips.",
+            label=label,
         )
 
 

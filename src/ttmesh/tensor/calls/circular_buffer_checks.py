@@ -17,6 +17,7 @@ def check_size(name: str, size_bytes: int, mesh: MeshDevice) -> None:
         mesh.heap.map.l1_bytes,
         expected=f"{name} to need at most {mesh.heap.map.l1_bytes - banks.start} B per core",
         fix="Use smaller blocks in program_config, or a smaller input.",
+        label=name,
     )
 
 

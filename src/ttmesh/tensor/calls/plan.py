@@ -30,8 +30,9 @@ class Plan:
     """What was decided for one key on one mesh."""
 
     __slots__ = (
-        "body", "changing", "circular_buffer_bytes", "compute_config", "dispatch_bytes", "footprints", "generation", "kinds",
-        "lone_temporary", "make_body", "name", "plain", "program_count", "programs", "schedule", "single", "wrap",
+        "body", "changing", "circular_buffer_bytes", "compute_config", "dispatch_bytes", "exchanged_bytes",
+        "footprints", "generation", "kinds", "lone_temporary", "make_body", "name", "plain", "program_count",
+        "programs", "schedule", "single", "wrap",
     )  # fmt: skip
 
     def __init__(
@@ -47,6 +48,7 @@ class Plan:
         schedule: MemorySchedule | None = None,
         circular_buffer_bytes: int = 0,
         dispatch_bytes: int = 0,
+        exchanged_bytes: int | None = None,
         compute_config: Hashable = None,
     ) -> None:
         self.name = name
@@ -64,6 +66,7 @@ class Plan:
         self.schedule = schedule  # of allocations, where there are more than the results
         self.circular_buffer_bytes = circular_buffer_bytes  # per core
         self.dispatch_bytes = dispatch_bytes  # of the programs in a trace
+        self.exchanged_bytes = exchanged_bytes  # of a collective: what every chip gives to it
         self.compute_config = compute_config
         self.generation = -1
 
@@ -84,7 +87,7 @@ class Plan:
                 buffer = self._allocate(self.schedule, mesh, (), compiled)[0]
             mesh.run_program(self.name, body, reads, (buffer._cell,), self.program_count, self.dispatch_bytes)  # type: ignore[arg-type]  # a new buffer has its cell
             result = Tensor.on_device(self.kinds[0], buffer, mesh)
-            if observer.active:
+            if observer.watchers:
                 self._report(body, reads, (), result)
             return result
         buffers = None if self.schedule is None else self._allocate(self.schedule, mesh, outputs, compiled)
@@ -101,7 +104,7 @@ class Plan:
         writes = [tensor.buffer.cell for tensor in results]
         mesh.run_program(self.name, body, reads, writes, self.program_count, self.dispatch_bytes)
         wrapped = self.wrap(results)
-        if observer.active:
+        if observer.watchers:
             self._report(body, reads, outputs, wrapped)
         return wrapped
 
