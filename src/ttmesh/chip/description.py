@@ -169,21 +169,21 @@ def _boards(described: Description, ids: set[int], source: str) -> Grid:
     if not all(described.boards):
         raise _wrong(source, f"has boards {shorten(described.boards)}", "a list of boards, each a list of chip ids")
     listed = [chip for board in described.boards for chip in board]
-    _known(listed, "boards", ids, source)
+    _check_on_grid(listed, "boards", ids, source)
     _once(listed, "boards", source)
     alone = ((chip,) for chip in ids.difference(listed))
     return tuple(sorted([*described.boards, *alone]))
 
 
 def _remote(chips: tuple[int, ...], boards: Grid, ids: set[int], source: str) -> frozenset[int]:
-    _known(chips, "remote", ids, source)
+    _check_on_grid(chips, "remote", ids, source)
     for board in boards:
         if set(board) <= set(chips):
             raise _wrong(source, f"has board {list(board)} with remote chips only", "one chip with PCIe on every board")
     return frozenset(chips)
 
 
-def _known(chips: Iterable[int], where: str, ids: set[int], source: str) -> None:
+def _check_on_grid(chips: Iterable[int], where: str, ids: set[int], source: str) -> None:
     for chip in chips:
         if chip not in ids:
             raise _wrong(source, f"names chip {shorten(chip)} in {where}, which is not on the grid", one_of(ids))

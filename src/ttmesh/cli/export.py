@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     with Monitor(choose_address(args.socket)) as monitor:
         if args.form == "shm":
-            with writing(args.output):
+            with refuse_unwritable(args.output):
                 return _export_shared_memory(
                     monitor, Path(args.output or shared_memory.default_directory()), args.watch, args.refresh / 1000
                 )
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
             return monitor.buffers(device.key, limit=BUFFERS)
 
         state = monitor.state()
-        with writing(args.output):
+        with refuse_unwritable(args.output):
             if args.form == "report":
                 write_live_report(Path(args.output), state.devices, buffers_of, _describe_cluster(state))
             elif args.form == "torch":
@@ -104,7 +104,7 @@ def _text(form: str, state: State) -> str:
 
 
 @contextmanager
-def writing(output: str) -> Iterator[None]:
+def refuse_unwritable(output: str) -> Iterator[None]:
     """A place that cannot be written to is an error of the call, not of ttmesh."""
     try:
         yield

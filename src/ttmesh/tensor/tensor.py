@@ -215,7 +215,7 @@ class Tensor(DistributedTensor, TorchMixups):
         self._lanes = values
         self._arriving = None
 
-    def arriving(self, queue: CommandQueue, command: Command) -> None:
+    def note_arrival(self, queue: CommandQueue, command: Command) -> None:
         """Note the command that brings the lanes."""
         if self._lanes is None:
             self._arriving = (queue, command)
@@ -227,7 +227,7 @@ class Tensor(DistributedTensor, TorchMixups):
         result = Tensor(self.kind, None, None, None)
         result._mesh_shape, result._rank_block = self._mesh.shape, self._mesh.rank_block
         queue, command = lane_transfers.read(self._mesh, self.buffer.cell, self.kind.spec, result._arrive, cq_id)
-        result.arriving(queue, command)
+        result.note_arrival(queue, command)
         if blocking:
             queue.finish_through(command)
         return result

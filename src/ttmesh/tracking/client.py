@@ -161,7 +161,7 @@ class Client:
         self._snapshot_not_before_s = 0.0
 
     def _wait_for_name(self) -> None:
-        self.outbox.bound()
+        self.outbox.limit()
         if self._stopping.is_set():
             raise TimeoutError("the program ends before the server's name was found")
 
@@ -225,7 +225,7 @@ class Client:
                 poll = select.poll()
                 poll.register(self._sock, select.POLLOUT)
                 poll.poll(LOOK_MS)
-                self.outbox.bound()
+                self.outbox.limit()
 
     def _warn_once(self, reason: str, what: str = "refused this process") -> None:
         if reason != self._warned:

@@ -59,7 +59,7 @@ class Outbox:
             self.gap = True
         self._sum_up()
 
-    def bound(self) -> None:
+    def limit(self) -> None:
         """Drop the waiting records if there are too many."""
         if len(self.queue) > MOST_QUEUED:
             self.drop()
@@ -70,7 +70,7 @@ class Outbox:
         self.gap = False
         for _ in range(TRIES):  # best with no record in between: the ledger would see it twice, and a false peak
             seen = self._taken + len(self.queue)
-            held = self._held()
+            held = self._list_holdings()
             if self._taken + len(self.queue) == seen:
                 break
         alive = {(r.mesh_id, r.buffer_id): r for r in held if isinstance(r, Allocated)}
@@ -98,7 +98,7 @@ class Outbox:
         """Send the totals again, to the next server."""
         self._traffic_sent.clear()
 
-    def _held(self) -> list[Event]:
+    def _list_holdings(self) -> list[Event]:
         answer = self._holdings()
         if not isinstance(answer, list):
             return []  # no runtime yet

@@ -104,14 +104,14 @@ class Departures:
     def _replace(self, ended: Ended, whole: Ended) -> None:
         self.ended = deque(whole if known is ended else known for known in self.ended)
         self.ended_bytes += weigh(whole) - weigh(ended)
-        self._bound()
+        self._forget_oldest()
 
     def _remember(self, ended: Ended) -> None:
         self.ended.append(ended)
         self.ended_bytes += weigh(ended)
-        self._bound()
+        self._forget_oldest()
 
-    def _bound(self) -> None:
+    def _forget_oldest(self) -> None:
         while len(self.ended) > ENDED_KEPT or self.ended_bytes > ENDED_BYTES:
             self.ended_bytes -= weigh(self.ended.popleft())
 

@@ -100,14 +100,14 @@ def test_all_to_all_brings_every_chunk_to_its_target(name: str, group: ChipGroup
 
 @pytest.mark.parametrize("n", [3, 4, 8])
 def test_a_ring_sends_two_n_minus_one_nths_one_way_and_nothing_back(n: int) -> None:
-    sent = make_plan("ring", "all_reduce", ChipGroup((1, n), (False, True))).sent(D * n)
+    sent = make_plan("ring", "all_reduce", ChipGroup((1, n), (False, True))).bytes_by_pair(D * n)
 
     assert sent == {(i, (i + 1) % n): 2 * (n - 1) * D for i in range(n)}
 
 
 @pytest.mark.parametrize("n", [3, 4, 8])
 def test_a_bidirectional_ring_sends_n_minus_one_nths_each_way(n: int) -> None:
-    sent = make_plan("bidirectional_ring", "all_reduce", ChipGroup((1, n), (False, True))).sent(D * n)
+    sent = make_plan("bidirectional_ring", "all_reduce", ChipGroup((1, n), (False, True))).bytes_by_pair(D * n)
 
     forward = {(i, (i + 1) % n): (n - 1) * D for i in range(n)}
     backward = {((i + 1) % n, i): (n - 1) * D for i in range(n)}
@@ -118,10 +118,10 @@ def test_a_bidirectional_ring_sends_n_minus_one_nths_each_way(n: int) -> None:
 def test_a_line_sends_the_whole_data_each_way_over_every_link(n: int) -> None:
     group = ChipGroup((1, n))
 
-    assert make_plan("line", "all_reduce", group).sent(D * n) == {
+    assert make_plan("line", "all_reduce", group).bytes_by_pair(D * n) == {
         hop: D * n for i in range(n - 1) for hop in ((i, i + 1), (i + 1, i))
     }
-    scatter, gather = (make_plan("line", c, group).sent(D * n) for c in ("reduce_scatter", "all_gather"))
+    scatter, gather = (make_plan("line", c, group).bytes_by_pair(D * n) for c in ("reduce_scatter", "all_gather"))
     for i in range(n - 1):
         assert (scatter[i, i + 1], scatter[i + 1, i]) == ((n - 1 - i) * D, (i + 1) * D)
         assert (gather[i, i + 1], gather[i + 1, i]) == ((i + 1) * D, (n - 1 - i) * D)
@@ -130,14 +130,14 @@ def test_a_line_sends_the_whole_data_each_way_over_every_link(n: int) -> None:
 @pytest.mark.parametrize("n", [2, 4, 8])
 def test_halving_and_direct_send_two_n_minus_one_nths_per_member(n: int) -> None:
     for name in ("recursive_halving", "direct"):
-        sent = make_plan(name, "all_reduce", ChipGroup((1, n))).sent(D * n)
+        sent = make_plan(name, "all_reduce", ChipGroup((1, n))).bytes_by_pair(D * n)
         for chip in range(n):
             assert sum(size for (source, _), size in sent.items() if source == chip) == 2 * (n - 1) * D
 
 
 @pytest.mark.parametrize("n", [2, 4, 8])
 def test_a_tree_sends_the_whole_data_up_and_down_every_edge(n: int) -> None:
-    sent = make_plan("tree", "all_reduce", ChipGroup((1, n))).sent(D)
+    sent = make_plan("tree", "all_reduce", ChipGroup((1, n))).bytes_by_pair(D)
 
     assert sent == {hop: D for m in range(1, n) for hop in ((m, m & (m - 1)), (m & (m - 1), m))}
 
@@ -147,7 +147,7 @@ def test_a_torus_sends_less_per_link_than_two_rings_one_after_the_other() -> Non
     group = ChipGroup((rows, cols), (True, True))
     total = D * rows * cols
 
-    sent = make_plan("mesh2d", "all_reduce", group).sent(total)
+    sent = make_plan("mesh2d", "all_reduce", group).bytes_by_pair(total)
 
     along = {size for (a, b), size in sent.items() if a // cols == b // cols}
     down = {size for (a, b), size in sent.items() if a % cols == b % cols}

@@ -19,7 +19,7 @@ _logged: set[tuple[int, int]] = set()
 def count_link_bytes(plan: TransferPlan, size_bytes: int, chip_ids: Sequence[Sequence[int]], routes: Routes) -> Loads:
     """Bytes by (from, to) linked chips if every group of chips executes the plan."""
     loads: Loads = {}
-    sent = plan.sent(size_bytes)
+    sent = plan.bytes_by_pair(size_bytes)
     for chips in chip_ids:
         for (source, target), size in sent.items():
             route = routes.route(chips[source], chips[target])
@@ -34,7 +34,7 @@ def count_host_hop_bytes(plan: TransferPlan, size_bytes: int, chip_ids: Sequence
     """Bytes if the host reads and writes the data of every transfer."""
     loads: Loads = {}
     for chips in chip_ids:
-        for (source, target), size in plan.sent(size_bytes).items():
+        for (source, target), size in plan.bytes_by_pair(size_bytes).items():
             for hop in ((chips[source], HOST), (HOST, chips[target])):
                 loads[hop] = loads.get(hop, 0) + size
     return loads

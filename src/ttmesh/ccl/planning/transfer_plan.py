@@ -70,7 +70,7 @@ class TransferPlan:
         assert (self.group_size, self.chunks) == (other.group_size, other.chunks), "plans over different data"
         return TransferPlan(self.group_size, self.chunks, self.rounds + other.rounds)
 
-    def sent(self, size_bytes: int) -> dict[tuple[int, int], int]:
+    def bytes_by_pair(self, size_bytes: int) -> dict[tuple[int, int], int]:
         """Bytes by (source, target) when the data has this size."""
         total: dict[tuple[int, int], int] = {}
         for transfer in self.transfers():

@@ -111,7 +111,7 @@ class ListMeshToTensor:
         dtype: torch.dtype | None = None,
     ) -> list[torch.Tensor]:
         """One tensor per lane."""
-        held = sorted(_held(mesh_shape, presence))
+        held = sorted(_find_holders(mesh_shape, presence))
         return [lane_at(values, coord).to(dtype or values.dtype, copy=True) for coord in held]
 
 
@@ -178,7 +178,7 @@ def _plan(
     (asked, override, offset) = key
     distribution = override or own
     where = mesh_coords(distribution, own, offset)
-    held = _held(mesh_shape, presence)
+    held = _find_holders(mesh_shape, presence)
     present = [coord for coord in where if coord in held]
     if len(present) <= 1:
         return _ComposePlan(present)
@@ -224,5 +224,5 @@ def lane_at(values: torch.Tensor, coord: Coord) -> torch.Tensor:
     return values
 
 
-def _held(mesh_shape: MeshShape, presence: frozenset[Coord] | None) -> frozenset[Coord]:
+def _find_holders(mesh_shape: MeshShape, presence: frozenset[Coord] | None) -> frozenset[Coord]:
     return presence if presence is not None else frozenset(mesh_coords(mesh_shape, mesh_shape))

@@ -21,7 +21,7 @@ from ttmesh.tensor.transfer.tensorbin_header import (
     header_fields,
     parse_grid,
     parse_header,
-    required,
+    require_field,
 )
 
 SUFFIX = ".overlappedtensorbin"
@@ -89,8 +89,8 @@ def load_overlapped_tensors(file_name: str | Path, device: MeshDevice | None = N
     data, values = open_file(path)
     try:
         fields = SCHEMA.decode("OverlappedTensors", data)
-        header = parse_header(required(fields["fused_tensor"], "fused tensor"))
-        views = required(fields["views"] or None, "views")
+        header = parse_header(require_field(fields["fused_tensor"], "fused tensor"))
+        views = require_field(fields["views"] or None, "views")
         host = restore_tensor(path, header, values, device)
         fused = host if device is None else host.onto(device)
         return {view["name"] or "": _parse_view(view, fused) for view in views}

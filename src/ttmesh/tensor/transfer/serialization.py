@@ -141,7 +141,7 @@ def as_tensor(
             fix="Pass ttnn.DRAM_MEMORY_CONFIG, say.",
         )
 
-    def made(on: MeshDevice | None, mapper: Mapper | None) -> Tensor:
+    def make(on: MeshDevice | None, mapper: Mapper | None) -> Tensor:
         values = tensor if preprocess is None else preprocess(tensor)
         result = from_torch(values, dtype, layout=layout, device=on, memory_config=memory_config, mesh_mapper=mapper)
         assert result is not None, "as_tensor was given values"
@@ -149,7 +149,7 @@ def as_tensor(
 
     dry = device is not None and device.backend.device.type == "meta"  # without values there is nothing to keep
     if cache_file_name is None or dry:
-        return made(device, mesh_mapper)
+        return make(device, mesh_mapper)
     names = (dtype.name if dtype is not None else "None", layout.name if layout is not None else "None")
     path = Path(f"{cache_file_name}_dtype_{names[0]}_layout_{names[1]}{SUFFIX}")
     divided = None if device is None else device.rank_block
@@ -159,7 +159,7 @@ def as_tensor(
         except MeshError as problem:
             log.warning("Failed to load cache for %s: %s", path, problem)
     replicates = isinstance(mesh_mapper, ReplicateTensorToMeshWrapper)  # TT-NN keeps one copy of those in the file
-    host = made(None, None if replicates else mesh_mapper)
+    host = make(None, None if replicates else mesh_mapper)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as problem:

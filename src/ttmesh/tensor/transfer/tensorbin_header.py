@@ -160,10 +160,10 @@ def parse_header(fields: dict[str, Any]) -> TensorHeader:
     try:
         mesh_shape = _mesh_shape(fields["mesh_shape"], "its mesh")
         return TensorHeader(
-            _spec(required(fields["tensor_spec"], "spec")),
+            _spec(require_field(fields["tensor_spec"], "spec")),
             mesh_shape,
             _topology(fields["tensor_topology"], mesh_shape),
-            tuple(_shard(shard, mesh_shape) for shard in required(fields["shards"], "shards")),
+            tuple(_shard(shard, mesh_shape) for shard in require_field(fields["shards"], "shards")),
         )
     except FlatbufferError:
         raise
@@ -191,7 +191,7 @@ def _spec_fields(spec: TensorSpec) -> dict[str, Any]:
 
 
 def _spec(fields: dict[str, Any]) -> TensorSpec:
-    layout = required(fields["tensor_layout"], "layout")
+    layout = require_field(fields["tensor_layout"], "layout")
     if layout["data_type"] >= len(FORMATS):
         raise FlatbufferError(f"data type {layout['data_type']} is none")
     if layout["page_config"] is None:
@@ -199,9 +199,9 @@ def _spec(fields: dict[str, Any]) -> TensorSpec:
     page, page_fields = layout["page_config"]
     tile = None
     if page == "TilePageConfig":
-        shape = required(page_fields["tile"], "tile")
+        shape = require_field(page_fields["tile"], "tile")
         tile = Tile((shape["tile_shape_h"], shape["tile_shape_w"]), bool(shape["transpose_tile"]))
-    extents, alignment = required(fields["shape"], "shape"), layout["alignment"] or []
+    extents, alignment = require_field(fields["shape"], "shape"), layout["alignment"] or []
     if max(len(extents), len(alignment)) > MAX_RANK or 0 in alignment:
         raise FlatbufferError(f"shape {extents[:8]} with alignment {alignment[:8]}")
     return TensorSpec(
@@ -209,7 +209,7 @@ def _spec(fields: dict[str, Any]) -> TensorSpec:
         FORMATS[layout["data_type"]],
         Layout.ROW_MAJOR if tile is None else Layout.TILE,
         tile=tile,
-        memory_config=_memory(required(layout["memory_config"], "memory configuration")),
+        memory_config=_memory(require_field(layout["memory_config"], "memory configuration")),
         alignment=tuple(alignment),
     )
 
@@ -240,7 +240,7 @@ def _memory(fields: dict[str, Any]) -> MemoryConfig:
     buffer = _choose(BufferType, fields["buffer_type"])
     shard, nd = fields["shard_spec"], fields["nd_shard_spec"]
     if fields["created_with_nd_shard_spec"] and nd is not None:
-        extents = required(nd["shard_shape"], "shard shape")
+        extents = require_field(nd["shard_shape"], "shard shape")
         if len(extents) > MAX_RANK or 0 in extents:
             raise FlatbufferError(f"shards of shape {extents[:8]}")
         strategy = _choose(ShardDistributionStrategy, nd["shard_distribution_strategy"])
@@ -266,8 +266,8 @@ def grid_fields(grid: CoreRangeSet) -> dict[str, Any]:
 def parse_grid(fields: dict[str, Any] | None) -> CoreRangeSet:
     """The set of cores that these fields describe."""
     boxes = []
-    for box in required(required(fields, "core grid")["ranges"], "core ranges"):
-        corners = [required(box[end], "corner of a core range") for end in ("start", "end")]
+    for box in require_field(require_field(fields, "core grid")["ranges"], "core ranges"):
+        corners = [require_field(box[end], "corner of a core range") for end in ("start", "end")]
         (a, b), (c, d) = ((corner["x"], corner["y"]) for corner in corners)
         if not 0 <= a <= c < MAX_CORES or not 0 <= b <= d < MAX_CORES or (c - a + 1) * (d - b + 1) > MAX_CORES:
             raise FlatbufferError(f"cores from ({a}, {b}) to ({c}, {d})")
@@ -295,22 +295,22 @@ def _topology(fields: dict[str, Any] | None, mesh_shape: MeshShape) -> TensorTop
 
 
 def _shard(fields: dict[str, Any], mesh_shape: MeshShape) -> StoredShard:
-    coord = _coord(required(fields["mesh_coordinate"], "coordinate of a shard"))
+    coord = _coord(require_field(fields["mesh_coordinate"], "coordinate of a shard"))
     if len(coord) != mesh_shape.dims() or any(at >= n for at, n in zip(coord, mesh_shape, strict=True)):
         raise FlatbufferError(f"it names chip {list(coord)} of a mesh of {list(mesh_shape)}")
-    _, storage = required(fields["buffer"], "place of a shard")
+    _, storage = require_field(fields["buffer"], "place of a shard")
     return StoredShard(coord, storage["offset"], storage["size"])
 
 
 def _coord(fields: dict[str, Any]) -> tuple[int, ...]:
-    values: Sequence[int] = required(fields["values"], "values of a coordinate")
+    values: Sequence[int] = require_field(fields["values"], "values of a coordinate")
     if not 0 < len(values) <= MAX_RANK:
         raise FlatbufferError(f"a coordinate of {len(values)} numbers")
     return tuple(values)
 
 
 def _mesh_shape(fields: dict[str, Any] | None, what: str) -> MeshShape:
-    extents = required(required(fields, what)["dimensions"], what)
+    extents = require_field(require_field(fields, what)["dimensions"], what)
     if not 0 < len(extents) <= 8 or not 0 < prod(extents) <= MAX_CHIPS:
         raise FlatbufferError(f"{what} has the shape {extents[:8]}")
     return MeshShape(extents)
@@ -322,7 +322,7 @@ def _choose(choices: type[Choice], number: int) -> Choice:
     return choices(number)
 
 
-def required(value: Any, what: str) -> Any:
+def require_field(value: Any, what: str) -> Any:
     """A field's value; refused where it is absent."""
     if value is None:
         raise FlatbufferError(f"it has no {what.removeprefix('its ')}")
