@@ -133,10 +133,12 @@ def get_usable_topology(
     topology: Topology | None = None,
     cluster_axis: int | None = None,
     config: FabricConfig = FabricConfig.FABRIC_1D,
+    closes: bool = True,
 ) -> Topology:
     """The topology asked for, or the fabric's; where it cannot close, silently Linear for Ring and Mesh for Torus."""
     wanted = fabric_topology(config) if topology is None else topology
-    if wanted not in (Topology.Ring, Topology.Torus) or _wraps(mesh_shape, coords, cluster_axis):
+    wraps = _wraps(mesh_shape, coords, cluster_axis) and (cluster_axis is None or closes)
+    if wanted not in (Topology.Ring, Topology.Torus) or wraps:
         return wanted
     return Topology.Mesh if wanted is Topology.Torus else Topology.Linear
 

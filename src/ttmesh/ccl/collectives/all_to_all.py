@@ -9,9 +9,10 @@ import torch
 from ttmesh.base.errors import ShapeError
 from ttmesh.ccl.planning import plan_executor
 from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, mesh_of, run
-from ttmesh.ccl.planning.group_plan import ChipGroups, check_axis, find_groups, normalize_tensor_dim, scattered_topology
+from ttmesh.ccl.planning.group_plan import ChipGroups, check_axis, find_groups, normalize_tensor_dim
 from ttmesh.ccl.planning.lane_groups import split_dim
 from ttmesh.ccl.planning.rank_exchange import exchange_by_target
+from ttmesh.ccl.planning.topology_changes import scattered_topology
 from ttmesh.fabric.fabric_config import Topology
 from ttmesh.mesh.allocation.sub_devices import SubDeviceId
 from ttmesh.tensor.spec.memory_config import MemoryConfig

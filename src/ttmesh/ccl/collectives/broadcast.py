@@ -12,7 +12,8 @@ from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange
 from ttmesh.base.placement import Replicate
 from ttmesh.ccl.collectives.all_to_all import expand_group
 from ttmesh.ccl.collectives.collective_semaphores import program_stages
-from ttmesh.ccl.collectives.collective_stages import all_broadcast_stages
+from ttmesh.ccl.collectives.collective_stages import list_broadcast_axes, run_all_broadcast
+from ttmesh.ccl.collectives.line_checks import check_directions, check_routes
 from ttmesh.ccl.planning import plan_executor
 from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, collective, mesh_of, run
 from ttmesh.ccl.planning.group_plan import (
@@ -20,10 +21,9 @@ from ttmesh.ccl.planning.group_plan import (
     check_axis,
     find_groups,
     normalize_tensor_dim,
-    partitioned_topology,
-    replicated_topology,
 )
 from ttmesh.ccl.planning.lane_groups import split_dim
+from ttmesh.ccl.planning.topology_changes import partitioned_topology, replicated_topology
 from ttmesh.fabric.fabric_config import Topology
 from ttmesh.mesh.allocation.sub_devices import SubDeviceId
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
@@ -71,7 +71,8 @@ def all_broadcast(
     """One tensor per device of the axis: its shard, on all of them."""
     mesh = mesh_of("ttnn.all_broadcast", [input_tensor])
     check_axis(mesh, cluster_axis)
-    _check_linear("all_broadcast", input_tensor, cluster_axis)
+    if mesh.shape.is_line_topology():
+        _check_linear("all_broadcast", input_tensor, cluster_axis)
     options = {
         "axis": cluster_axis, "memory_config": memory_config, "topology": topology, "algorithm": algorithm,
         "mode": check_common(mesh, mode, num_links, subdevice_id),
@@ -105,6 +106,7 @@ def _decide_broadcast(request: Request) -> Decision:
     groups = find_groups(request, request["axis"])
     root = _find_position(groups, request["sender"])
     _check_several("broadcast", groups)
+    check_routes(request)
     n, size = groups.group_size, request.tensor.spec.packed_size_bytes
     plan = groups.plan("broadcast", size, root=root)
 
@@ -138,6 +140,7 @@ def _decide_broadcast(request: Request) -> Decision:
 def _decide_all_broadcast(request: Request) -> Decision:
     groups = find_groups(request, request["axis"])
     _check_several("all_broadcast", groups)
+    check_directions(request, groups.group_size)
     n, size = groups.group_size, request.tensor.spec.packed_size_bytes
     plan = groups.plan("all_gather", size)
 
@@ -162,26 +165,18 @@ def _decide_all_broadcast(request: Request) -> Decision:
     )
 
 
-def _goes_along_both_axes(request: Request, n: int) -> bool:
-    """Without an axis a tensor on the whole of a mesh of two axes goes along the first, then along the second."""
-    shape = tuple(request.mesh.shape)
-    return request["axis"] is None and len(shape) == 2 and min(shape) > 1 and n == shape[0] * shape[1]
-
-
 def _all_broadcast_topology(request: Request, n: int) -> TensorTopology:
     """Going along an axis gives every axis a placement of its own; over all at once a flat distribution stays flat."""
     mesh_shape = request.mesh.shape
-    if not _goes_along_both_axes(request, n):
+    if len(list_broadcast_axes(request, n)) == 1:
         return replicated_topology(request.tensor, request["axis"])
     return TensorTopology(mesh_shape, [Replicate(), Replicate()], MeshCoordinateRange(mesh_shape).coords())
 
 
 def _all_broadcast_stages(request: Request, n: int) -> tuple[Composition, Sequence[PlannedTensor]]:
     spec = request.result_spec(request.tensor.shape)
-    if not _goes_along_both_axes(request, n):
-        return program_stages(request, "all_broadcast", [spec] * n)
-    rows, columns = request.mesh.shape
-    return all_broadcast_stages(request, spec, (rows, columns))
+    c = Composition()
+    return c, run_all_broadcast(c, request, PlannedTensor(request.tensor.spec), spec, list_broadcast_axes(request, n))
 
 
 def decide_mesh_partition(request: Request) -> Decision:

@@ -60,6 +60,7 @@ def p2p_compute_intermediate_tensor_spec(
 def _decide(request: Request) -> Decision:
     tensor, mesh = request.tensor, request.mesh
     sender, receiver = request["sender"], request["receiver"]
+    _check_packets(request)
     if tensor.memory_config().is_sharded():
         raise MeshError(
             "Point to point does not yet support sharded configs",
@@ -79,12 +80,6 @@ def _decide(request: Request) -> Decision:
                 expected=f"one of {tensor.coords()}",
                 fix="Send from a device that holds the tensor.",
             )
-    if tensor.dtype in BLOCK_FLOATS and not request.over_host:
-        raise MeshError(
-            "datum for bfp2, bfp4, bfp8 is invalid",
-            expected="a format with a size per element",
-            fix="Convert it with ttnn.typecast first.",
-        )
     differing_axes = sum(a != b for a, b in zip(sender, receiver, strict=True))
     if differing_axes > 1 and not request.over_host and not is_2d(get_fabric_config()):
         raise MeshError(
@@ -126,15 +121,33 @@ def _decide(request: Request) -> Decision:
     )
 
 
+def _check_packets(request: Request) -> None:
+    """Raise where no tensor of packets can be made; a device that sends to itself needs none."""
+    if request.over_host:
+        return
+    spec = request.tensor.spec
+    if request["sender"] == request["receiver"]:
+        spec.with_shape((1, 1))
+        return
+    if spec.dtype in BLOCK_FLOATS:
+        raise MeshError(
+            "datum for bfp2, bfp4, bfp8 is invalid",
+            expected="a format with a size per element",
+            fix="Convert it with ttnn.typecast first.",
+        )
+    packet_spec(spec)
+
+
 def _stages(request: Request, spec: TensorSpec) -> tuple[Composition, Sequence[PlannedTensor]] | None:
     """Room for packets on their way is taken before the result."""
     if request.over_host or spec.memory_config.is_sharded() or request.outputs:
         return None
     c = Composition()
-    arriving = c.allocate(packet_spec(spec))
+    same_device = request["sender"] == request["receiver"]
+    arriving = c.allocate(spec.with_shape((1, 1)) if same_device else packet_spec(spec))
     options = (request["sender"], request["receiver"], key_of(request["topology"]))
     made = c.run("point_to_point", spec, PlannedTensor(request.tensor.spec), options=options)
-    if request["sender"] != request["receiver"]:
+    if not same_device:
         keep_semaphores(c, request, "point_to_point")
     c.free(arriving)
     return c, [made]

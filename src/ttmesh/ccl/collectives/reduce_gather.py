@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
 
 import torch
 
-from ttmesh.base.errors import MeshError, ShapeError
-from ttmesh.base.geometry import MeshShape
-from ttmesh.base.placement import Shard
-from ttmesh.ccl.collectives.collective_stages import (
-    all_gather_stages,
-    all_reduce_stages,
-    gather_spec,
-    reduce_scatter_stages,
-)
+from ttmesh.base.errors import MeshError
+from ttmesh.ccl.collectives.composed_gather import all_gather_stages, gather_spec, is_composed_gather
+from ttmesh.ccl.collectives.composed_reduce import all_reduce_stages, check_all_reduce
+from ttmesh.ccl.collectives.composed_scatter import reduce_scatter_stages
+from ttmesh.ccl.collectives.scatter_checks import check_reduce_scatter
 from ttmesh.ccl.planning import plan_executor
 from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, collective, mesh_of, run
 from ttmesh.ccl.planning.group_plan import (
@@ -25,8 +22,6 @@ from ttmesh.ccl.planning.group_plan import (
     find_groups,
     list_axes_in_turn,
     normalize_tensor_dim,
-    replicated_topology,
-    scattered_topology,
 )
 from ttmesh.ccl.planning.lane_groups import split_dim
 from ttmesh.ccl.planning.reduction_terms import (
@@ -37,12 +32,12 @@ from ttmesh.ccl.planning.reduction_terms import (
     reduce_group,
     reduction_name,
 )
+from ttmesh.ccl.planning.topology_changes import gathered_topology, replicated_topology, scattered_topology
 from ttmesh.chip.formats.kernels.lane_sum import move_lanes, scatter_lane_sum
 from ttmesh.fabric.fabric_config import Topology, is_2d
 from ttmesh.mesh.allocation.sub_devices import SubDeviceId
 from ttmesh.mesh.functions.process_fabric import get_fabric_config
 from ttmesh.tensor.spec.memory_config import MemoryConfig
-from ttmesh.tensor.spec.tensor_topology import TensorTopology
 from ttmesh.tensor.tensor import Tensor
 
 log = logging.getLogger("ttmesh.ccl")
@@ -112,7 +107,7 @@ def scatter(
     result = tensor
     for axis in axes:
         last = axis == axes[-1]
-        asked = {"axis": axis, **options, "over_all": last and len(axes) > 1}
+        asked = {"axis": axis, **options}
         result = run(name, decide_reduce_scatter, [result], asked, [output] if last and output else [])
     return result
 
@@ -138,13 +133,6 @@ def gather(
     check_axis(mesh, cluster_axis)
     dim_position = normalize_tensor_dim(tensor, dim, f"Invalid gather dim {dim} for {len(tensor.shape)}D input tensor")
     checked_mode = check_common(mesh, mode, num_links, subdevice_id)
-    is_line = mesh.shape.is_line_topology() or tensor.kind.presence is not None
-    if checked_mode == "fabric" and cluster_axis is None and not is_line and not is_2d(get_fabric_config()):
-        raise MeshError(
-            "1D fabric on a 2D mesh_device requires cluster_axis to be set",
-            expected="cluster_axis 0 or 1, or a 2D fabric",
-            fix="Pass cluster_axis, or configure FABRIC_2D before opening the mesh.",
-        )
     options = {
         "axis": cluster_axis, "dim": dim_position, "memory_config": memory_config, "topology": topology,
         "algorithm": algorithm, "mode": checked_mode, "replicates_axis": replicates_axis, "reverse": reverse,
@@ -157,6 +145,7 @@ def decide_all_reduce(request: Request) -> Decision:
     """Decide what all_reduce computes and sends over one axis."""
     groups, name = find_groups(request, request["axis"]), request["reduction"]
     n, size = groups.group_size, request.tensor.spec.packed_size_bytes
+    check_all_reduce(request, n)
     plan = groups.plan("all_reduce", size)
     add = chip_adder(request.tensor.dtype, request.mesh.arch())
     combine, rank_reduction = make_combine(name, add), groups.rank_reduction
@@ -198,19 +187,7 @@ def decide_reduce_scatter(request: Request) -> Decision:
     groups, name, dim = find_groups(request, request["axis"]), request["reduction"], request["dim"]
     n, spec = groups.group_size, request.tensor.spec
     extent = spec.shape[dim]
-    if n == 1:
-        raise MeshError(
-            f"reduce_scatter op will only work for num_devices > 1, but has {n}",
-            expected="an axis of two chips or more",
-            fix="Choose another cluster_axis.",
-        )
-    if extent % n:
-        raise ShapeError(
-            f"Dimension {dim} must be divisible by ring_size: "
-            f"Error, input tensor dimension {dim} should be divisible by ring_size but is {extent} and the ring_size is {n}",
-            expected=f"a multiple of {n}",
-            fix="Scatter another dim or pad the tensor.",
-        )
+    check_reduce_scatter(request, dim, n)
     size = spec.packed_size_bytes
     plan = groups.plan("reduce_scatter", size)
     add = chip_adder(spec.dtype, request.mesh.arch())
@@ -247,35 +224,29 @@ def decide_reduce_scatter(request: Request) -> Decision:
         (request.result_spec(shape),),
         run_plan if request["algorithm"] else compute,
         groups.loads(plan, size, up=[size] * n, down=[size // n] * n),
-        _sharded_over_all(request.tensor, dim)
-        if request["over_all"]
-        else scattered_topology(request.tensor, dim, request["axis"]),
+        scattered_topology(request.tensor, dim, request["axis"]),
         exchange_axes=groups.exchange_axes,
         compute_on_rank=run_across_ranks if rank_reduction and add is None else None,
-        stages=reduce_scatter_stages(request, dim, request.result_spec(shape)),
+        stages=reduce_scatter_stages(request, dim, request.result_spec(shape), n),
     )
-
-
-def _sharded_over_all(tensor: Tensor, dim: int) -> TensorTopology:
-    """The topology of a tensor that was scattered along every axis of its mesh."""
-    coords = tensor.tensor_topology().mesh_coords()
-    return TensorTopology(MeshShape([len(coords)]), [Shard(dim)], coords)
 
 
 def decide_all_gather(request: Request) -> Decision:
     """Decide what all_gather computes and sends."""
     groups, dim = find_groups(request, request["axis"]), request["dim"]
     n, spec = groups.group_size, request.tensor.spec
+    shape = [*spec.shape]
+    shape[dim] *= n
+    result = gather_spec(request, dim, shape)
     if n == 1:
         raise MeshError(
             f"{request.name.rpartition('.')[2]} collective will only work for num_devices > 1, got {n}",
             expected="an axis of two chips or more",
             fix="Choose another cluster_axis.",
         )
+    _check_one_dimension(request, dim, shape)
     size = spec.packed_size_bytes
     plan = groups.plan("all_gather", size)
-    shape = [*spec.shape]
-    shape[dim] *= n
     negative_dim, reverse = dim - len(spec.shape), request["reverse"]
 
     def compute(lanes: torch.Tensor) -> tuple[torch.Tensor]:
@@ -288,14 +259,28 @@ def decide_all_gather(request: Request) -> Decision:
         concatenated = [_concat_group(gathered[:, receiver], n, negative_dim, reverse) for receiver in range(n)]
         return (groups.lane_groups.merge(torch.stack(concatenated, 1)),)
 
-    tensor, result = request.tensor, gather_spec(request, dim, shape)
+    tensor = request.tensor
     return Decision(
         (result,),
         run_plan if request["algorithm"] else compute,
         groups.loads(plan, size * n, up=[size] * n, down=[size * n] * n),
-        replicated_topology(tensor, request["axis"]),
+        gathered_topology(tensor, dim, request["axis"]),
         exchange_axes=groups.exchange_axes,
-        stages=all_gather_stages(request, dim, result),
+        stages=all_gather_stages(request, dim, result, n),
+    )
+
+
+def _check_one_dimension(request: Request, dim: int, shape: Sequence[int]) -> None:
+    """Raise where TT-NN's own program would go along both axes of a mesh over a fabric of one dimension."""
+    is_line = request.mesh.shape.is_line_topology() or request.tensor.kind.presence is not None
+    if request.over_host or request["axis"] is not None or is_line or is_2d(get_fabric_config()):
+        return
+    if not request.outputs and is_composed_gather(request, dim, shape):
+        return
+    raise MeshError(
+        "1D fabric on a 2D mesh_device requires cluster_axis to be set",
+        expected="cluster_axis 0 or 1, or a 2D fabric",
+        fix="Pass cluster_axis, or configure FABRIC_2D before opening the mesh.",
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ttmesh.base.argument_types import name_wrong_types
 from ttmesh.base.errors import MeshError
 from ttmesh.base.geometry import MeshCoordinate
+from ttmesh.ccl.planning.group_plan import axis_closes
 from ttmesh.fabric import fabric_config
 from ttmesh.mesh.functions.process_fabric import get_fabric_config
 from ttmesh.tensor.tensor import Tensor
@@ -24,5 +25,10 @@ def get_usable_topology(
         )
     coords = [MeshCoordinate(coord) for coord in tensor.coords()]
     return fabric_config.get_usable_topology(
-        mesh.shape, coords, topology=topology, cluster_axis=cluster_axis, config=get_fabric_config()
+        mesh.shape,
+        coords,
+        topology=topology,
+        cluster_axis=cluster_axis,
+        config=get_fabric_config(),
+        closes=cluster_axis is not None and axis_closes(mesh, cluster_axis),
     )

@@ -22,7 +22,6 @@ from ttmesh.mesh.functions.process_fabric import get_fabric_config
 from ttmesh.mesh.queue.command_queue import Body, Cells
 from ttmesh.ops.catalogue.definition import Golden, OpFunction, composite
 from ttmesh.ops.catalogue.parameter_tags import PER_OPERATION, Tag
-from ttmesh.ops.catalogue.spec_rules import inherit_memory_config
 from ttmesh.tensor.calls.argument_snapshots import snapshot_all
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.calls.dispatch_bytes import COLLECTIVE, compute_dispatch_bytes
@@ -79,7 +78,7 @@ class Request:
                 )
             return given.spec
         spec = self.tensors[source].spec
-        config: MemoryConfig = self["memory_config"] or inherit_memory_config(spec, shape)
+        config: MemoryConfig = self["memory_config"] or spec.memory_config
         spec_of_result = spec.with_memory_config(MemoryConfig(buffer_type=config.buffer_type)).with_shape(shape)
         if self["dtype"] is not None:
             spec_of_result = TensorSpec(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from ttmesh.base import settings
 from ttmesh.base.errors import MeshError, ShapeError
-from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange
-from ttmesh.base.placement import Placement, Replicate, Shard
+from ttmesh.base.geometry import MeshCoordinate
 from ttmesh.ccl.planning.algorithm_choice import algorithm, choose, make_plan
 from ttmesh.ccl.planning.collective_call import Request
 from ttmesh.ccl.planning.lane_groups import LaneGroups, make_lane_groups
@@ -24,7 +22,6 @@ from ttmesh.fabric.fabric_config import (
 )
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.functions.process_fabric import get_fabric_config
-from ttmesh.tensor.spec.tensor_topology import TensorTopology
 from ttmesh.tensor.tensor import Tensor
 
 
@@ -74,11 +71,7 @@ class ChipGroups:
         config, topology = get_fabric_config(), self.request["topology"]
         if self.request.over_host:
             return True
-        coords = [MeshCoordinate(c) for c in self.request.tensor.coords()]
-        usable = get_usable_topology(
-            self.request.mesh.shape, coords, topology=topology, cluster_axis=self.axis, config=config
-        )
-        if convert_2d_to_1d_topology(usable) is not Topology.Ring:
+        if find_usable_topology(self.request, self.axis) is not Topology.Ring:
             return False
         return topology is not None or self.axis is None or self.axis in WRAP_AXES.get(config, ())
 
@@ -91,6 +84,25 @@ def find_groups(request: Request, axis: int | None, *, whole_mesh: bool = False)
     chip_ids = tuple(tuple(mesh.physical_ids[i] for i in group) for group in lane_groups.groups)
     group = ChipGroup(lane_groups.grid, _closes(mesh.traffic.routes.fabric, lane_groups.grid, chip_ids))
     return ChipGroups(request, axis, lane_groups, chip_ids, group)
+
+
+def axis_closes(mesh: MeshDevice, axis: int) -> bool:
+    """Whether links join the ends of every line along an axis: on a mesh of two axes those of a ring fabric."""
+    shape = mesh.shape.to_tuple()
+    if not mesh.shape.is_line_topology() and axis not in WRAP_AXES.get(get_fabric_config(), ()):
+        return False
+    lines = make_lane_groups(shape, axis, None).groups
+    return _are_rings(mesh.traffic.routes.fabric, [tuple(mesh.physical_ids[i] for i in line) for line in lines])
+
+
+def find_usable_topology(request: Request, axis: int | None) -> Topology:
+    """The topology that a collective's programs use: what was asked for where the chips allow it, in one dimension."""
+    mesh, coords = request.mesh, [MeshCoordinate(c) for c in request.tensor.coords()]
+    usable = get_usable_topology(
+        mesh.shape, coords, topology=request["topology"], cluster_axis=axis, config=get_fabric_config(),
+        closes=axis is not None and axis_closes(mesh, axis),
+    )  # fmt: skip
+    return convert_2d_to_1d_topology(usable)
 
 
 def check_axis(mesh: MeshDevice, axis: int | None) -> None:
@@ -118,44 +130,6 @@ def list_axes_in_turn(mesh: MeshDevice, axis: int | None, algorithm_name: str | 
     if algorithm_name is not None and not algorithm(algorithm_name).LINE_ONLY:
         return None
     return list(range(mesh.shape.dims()))
-
-
-def replicated_topology(tensor: Tensor, axis: int | None) -> TensorTopology:
-    """The input's topology with the axis (or all of them) replicated."""
-    return _with_placements(tensor, axis, lambda here, placement: Replicate() if here else placement)
-
-
-def partitioned_topology(tensor: Tensor, dim: int, axis: int | None) -> TensorTopology:
-    """The topology after every chip kept its part of a dim: TT-NN writes it down for replicated tensors alone."""
-    if not tensor.tensor_topology().is_fully_replicated():
-        return tensor.tensor_topology()
-    return scattered_topology(tensor, dim, axis)
-
-
-def scattered_topology(tensor: Tensor, dim: int, axis: int | None) -> TensorTopology:
-    """The input's topology with the axis splitting a dim that nothing else splits."""
-    rank = len(tensor.shape)
-
-    def change(here: bool, placement: Placement) -> Placement:
-        if here:
-            return Shard(dim)
-        return Replicate() if isinstance(placement, Shard) and placement.dim % rank == dim else placement
-
-    return _with_placements(tensor, axis, change)
-
-
-def _with_placements(
-    tensor: Tensor, axis: int | None, change: Callable[[bool, Placement], Placement]
-) -> TensorTopology:
-    """The topology with the placements changed on an axis (or all); on an axis, one for all chips is one for each axis."""
-    topology, mesh = tensor.tensor_topology(), tensor.mesh_shape
-    shape, placements, coords = topology.distribution_shape(), topology.placements(), topology.mesh_coords()
-    flat = shape.dims() < mesh.dims()
-    if flat and axis is not None and not mesh.is_line_topology() and len(coords) == mesh.mesh_size():
-        shape, placements, coords = mesh, placements * mesh.dims(), MeshCoordinateRange(mesh).coords()
-        flat = False
-    changed = [change(flat or axis in (None, i), placement) for i, placement in enumerate(placements)]
-    return TensorTopology(shape, changed, coords)
 
 
 def _closes(fabric: Fabric, grid: tuple[int, int], lines: tuple[tuple[int, ...], ...]) -> tuple[bool, bool]:

@@ -168,8 +168,11 @@ def concat(c: Composition, inputs: Sequence[PlannedTensor], dim: int, final: Ten
     if first.memory_config.is_sharded():
         return _concat_shards(c, inputs, dim, final)
     tiles = first.layout is Layout.TILE
-    ragged = tiles and any(
-        len(x.spec.shape) == 1 or x.spec.shape[dim] != x.spec.padded_shape[dim] for x in inputs if dim >= -2
+    shifts = dim == -1 and first.dtype in (DataType.BFLOAT16, DataType.FLOAT32)  # its program moves columns in tiles
+    ragged = (
+        tiles
+        and not (shifts and len(first.shape) > 1)
+        and any(len(x.spec.shape) == 1 or x.spec.shape[dim] != x.spec.padded_shape[dim] for x in inputs if dim >= -2)
     )
     rows = [untilize(c, x) for x in inputs] if ragged else list(inputs)
     alignment = 32 if first.memory_config.buffer_type.name == "DRAM" else 16

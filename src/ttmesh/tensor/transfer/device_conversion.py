@@ -43,9 +43,11 @@ def _conversion(spec: TensorSpec, source: DataType | None) -> tuple[Composition,
         return None
     if spec.layout is Layout.TILE and spec.tile.tile_shape != (32, 32):
         return None
+    c, config = Composition(), spec.memory_config
+    if config.is_sharded():  # the host converts the numbers, the device makes tiles of them
+        source = spec.dtype
     if spec.layout is Layout.ROW_MAJOR and spec.dtype is source:
         return None
-    c, config = Composition(), spec.memory_config
     try:
         rows = TensorSpec(spec.shape, source, Layout.ROW_MAJOR, memory_config=config)
     except ShapeError:

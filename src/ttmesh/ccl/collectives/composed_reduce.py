@@ -1,0 +1,143 @@
+"""all_reduce as TT-NN composes it: reduce_scatter and all_gather, or every chip's tensor on all chips and a local sum."""
+
+from __future__ import annotations
+
+from ttmesh.base.dtypes import DataType, Layout
+from ttmesh.base.errors import MeshError
+from ttmesh.ccl.collectives.collective_stages import TILE, Composed, run_all_gather, run_reduce_scatter
+from ttmesh.ccl.collectives.composed_gather import join_broadcast
+from ttmesh.ccl.collectives.composed_scatter import is_composed_scatter
+from ttmesh.ccl.collectives.scatter_checks import refuse_lone_chip
+from ttmesh.ccl.planning.collective_call import Request
+from ttmesh.ops.stages.movement_stages import fill_padding, interleave, tile_spec, transpose, typecast
+from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
+from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+
+SUMMED = (DataType.BFLOAT16, DataType.INT32, DataType.BFLOAT8_B, DataType.FLOAT32)
+
+
+def find_scatter_dim(spec: TensorSpec, n: int) -> int:
+    """The last dim whose tiles or rows the chips can share evenly; the rank where there is none."""
+    rank = len(spec.shape)
+    extents = list(spec.padded_shape[len(spec.padded_shape) - rank :])
+    if spec.layout is Layout.TILE:
+        for back in range(max(-2, -rank), 0):
+            extents[back] //= TILE
+    return next((dim for dim in range(rank - 1, -1, -1) if extents[dim] % n == 0), rank)
+
+
+def is_summed_locally(spec: TensorSpec, n: int) -> bool:
+    """Whether TT-NN gathers whole tensors and sums them on every chip."""
+    dim, rank = find_scatter_dim(spec, n), len(spec.shape)
+    if dim == rank or spec.layout is Layout.ROW_MAJOR:
+        return True
+    ragged = dim >= rank - 2 and spec.shape[dim] % TILE != 0
+    return ragged or is_composed_scatter(spec, dim, n)
+
+
+def check_all_reduce(request: Request, n: int) -> None:
+    """Raise what the programs of an all_reduce refuse."""
+    dtype, topology = request.tensor.dtype, request.tensor.tensor_topology()
+    if request.over_host:
+        return
+    if not is_summed_locally(request.tensor.spec, n):
+        if n == 1:
+            refuse_lone_chip()
+        return
+    if n == 1:
+        raise MeshError(
+            f"all_broadcast op will only work for num_devices > 1, but has 1, shape: {topology.distribution_shape()!r}",
+            expected="an axis of two chips or more",
+            fix="Choose another cluster_axis.",
+        )
+    if dtype in SUMMED:
+        return
+    raise MeshError(
+        f"moreh_sum input only supports specific data types. [BFLOAT16, INT32] got {dtype.name}",
+        expected="BFLOAT16 or INT32 where tiles cannot be shared evenly",
+        fix="Convert it with ttnn.typecast first.",
+    )
+
+
+def all_reduce_stages(request: Request, n: int) -> Composed | None:
+    """The programs and the memory of an all_reduce."""
+    spec, final = request.tensor.spec, request.result_spec(request.tensor.shape)
+    if n == 1 or not spec.shape:
+        return None
+    c, x = Composition(), PlannedTensor(spec)
+    working = x
+    if spec.memory_config.is_sharded():
+        plain = spec.with_memory_config(interleave(spec.memory_config))
+        working = c.run("sharded_to_interleaved", plain, x)
+    if is_summed_locally(spec, n):
+        made = _sum_locally(c, request, working, final, n)
+    else:
+        made = _scatter_and_gather(c, request, working, final, n)
+    return c, [c.view(made, final)]
+
+
+def _scatter_and_gather(c: Composition, request: Request, x: PlannedTensor, final: TensorSpec, n: int) -> PlannedTensor:
+    dim = find_scatter_dim(x.spec, n)
+    shape = list(x.spec.shape)
+    shape[dim] //= n
+    part = TensorSpec(shape, final.dtype, x.spec.layout, memory_config=final.memory_config)
+    scattered = run_reduce_scatter(c, request, x, dim, part)
+    c.free(x)
+    made = run_all_gather(c, request, scattered, dim, final)
+    c.free(scattered)
+    return made
+
+
+def _sum_locally(c: Composition, request: Request, x: PlannedTensor, final: TensorSpec, n: int) -> PlannedTensor:
+    """The tensors of all chips stacked along a new dim, and their sum over it."""
+    stacked = c.view(x, x.spec.with_shape((1, *x.spec.shape)))
+    asked = None if x.allocation is not None else final.memory_config
+    gathered = join_broadcast(c, request, stacked, 0, n, asked)
+    c.free(x)
+    tiles = gathered
+    if gathered.spec.layout is Layout.ROW_MAJOR:
+        tiles = c.run(
+            "tilize", tile_spec(gathered.spec.shape, gathered.spec.dtype, gathered.spec.memory_config), gathered
+        )
+    if final.dtype is DataType.FLOAT32:
+        made, held = _sum_floats(c, tiles, final.memory_config)
+    else:
+        made, held = _sum_tiles(c, tiles, final)
+    if gathered.spec.layout is Layout.ROW_MAJOR:
+        total = made
+        made = c.run(
+            "untilize", TensorSpec(final.shape, final.dtype, Layout.ROW_MAJOR, memory_config=final.memory_config), total
+        )
+        c.free(total)
+    for stage in (*held, tiles, gathered):
+        c.free(stage)
+    return made
+
+
+def _sum_tiles(c: Composition, x: PlannedTensor, final: TensorSpec) -> tuple[PlannedTensor, list[PlannedTensor]]:
+    """moreh_sum; block floats as bfloat16."""
+    spec = tile_spec((1, *x.spec.shape[1:]), x.spec.dtype, final.memory_config)
+    if x.spec.dtype is not DataType.BFLOAT8_B:
+        return c.run("moreh_sum", spec, x, options=0), []
+    wide = typecast(c, x, DataType.BFLOAT16)
+    total = c.run("moreh_sum", tile_spec(spec.shape, DataType.BFLOAT16, final.memory_config), wide, options=0)
+    narrow = typecast(c, total, DataType.BFLOAT8_B)
+    c.free(total)
+    return narrow, [wide]
+
+
+def _sum_floats(c: Composition, x: PlannedTensor, config: MemoryConfig) -> tuple[PlannedTensor, list[PlannedTensor]]:
+    """float32 is summed as a dim beside the height, which it changes places with for that."""
+    shape, rank = x.spec.shape, len(x.spec.shape) + 1
+    split = c.view(x, x.spec.with_shape((shape[0], 1, *shape[1:])))
+    beside = transpose(c, split, 0, 1, x.spec.memory_config)
+    fill_padding(c, beside, 0.0)
+    swapped = transpose(c, beside, 1, rank - 2, config)
+    reduced_shape = list(swapped.spec.shape)
+    reduced_shape[-2] = 1
+    reduced = c.run("reduce", tile_spec(reduced_shape, x.spec.dtype, config), swapped, options=("H", "sum"))
+    c.free(swapped)
+    back = transpose(c, reduced, 1, rank - 2, config)
+    c.free(reduced)
+    return back, [beside]

@@ -1,0 +1,48 @@
+"""What TT-NN refuses where chips that a collective takes for neighbours are none, or lie in one direction."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from ttmesh.base.errors import MeshError
+from ttmesh.ccl.collectives.collective_stages import list_broadcast_axes
+from ttmesh.ccl.planning.collective_call import Request
+from ttmesh.ccl.planning.group_plan import axis_closes, find_usable_topology
+from ttmesh.fabric.fabric_config import Topology, is_2d
+from ttmesh.mesh.functions.process_fabric import get_fabric_config
+
+DIRECTIONS = ("SOUTH", "EAST")
+
+
+def check_routes(request: Request) -> None:
+    """Raise if a line over all chips of a mesh of two axes jumps from the end of a row to the next."""
+    shape, coords = tuple(request.mesh.shape), request.tensor.coords()
+    if request.over_host or request["axis"] is not None or min(shape) == 1 or is_2d(get_fabric_config()):
+        return
+    pairs = list(pairwise(coords))
+    if find_usable_topology(request, None) is Topology.Ring:
+        pairs = [(coords[0], coords[-1]), *pairs]
+    columns = shape[1]
+    for source, target in pairs:
+        if all(a != b for a, b in zip(source, target, strict=True)):
+            numbers = [row * columns + column for row, column in (source, target)]
+            raise MeshError(
+                f"Could not find any forwarding direction from src (M0, D{numbers[0]}) to dst (M0, D{numbers[1]})",
+                expected="cluster_axis: over a fabric of one dimension chips reach those of their row or column only",
+                fix="Pass cluster_axis, or configure FABRIC_2D before opening the mesh.",
+            )
+
+
+def check_directions(request: Request, n: int) -> None:
+    """Raise if a ring is asked for along an axis whose ends no link joins: both neighbours lie in one direction."""
+    if request.over_host or request["topology"] not in (Topology.Ring, Topology.Torus):
+        return
+    for axis, length in list_broadcast_axes(request, n):
+        if axis is None or length < 3 or axis_closes(request.mesh, axis):
+            continue
+        raise MeshError(
+            f"Multiple ethernet cores in the same direction (eth_chan_directions::{DIRECTIONS[axis]}) are not currently "
+            "supported",
+            expected="Topology.Linear: no link joins the ends of this axis",
+            fix="Pass topology=ttnn.Topology.Linear or leave it out.",
+        )
