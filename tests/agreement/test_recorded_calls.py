@@ -8,7 +8,7 @@ import pytest
 from recorded_calls import Session, agrees, opened, read
 
 CHIP = ("one_chip.jsonl", "one_chip_compositions.jsonl", "one_chip_pools_and_gradients.jsonl")
-MESH = ("mesh_2x4.jsonl", "mesh_2x4_compositions.jsonl")
+MESH = ("mesh_2x4.jsonl", "mesh_2x4_compositions.jsonl", "mesh_2x4_collectives.jsonl")
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.tensor.tensor import Tensor
 
 DTYPES = (float32, bfloat16, bfloat8_b, int32, uint32)
+SUMMED_DTYPES = DTYPES[:-1]  # TT-NN sums no uint32 where chips cannot share its tiles evenly
 LOCAL = (2, 64, 32)
 EPSILON = {torch.float32: 2.0**-23, torch.bfloat16: 2.0**-8}
 

@@ -11,7 +11,7 @@ from ccl_meshes import lanes_of, on, opened, random_lanes
 import ttmesh
 import ttmesh.ttnn as ttnn
 from ttmesh.base import settings
-from ttmesh.base.dtypes import bfloat16, float32
+from ttmesh.base.dtypes import bfloat16, float32, uint32
 from ttmesh.base.errors import MeshError
 from ttmesh.base.geometry import MeshCoordinate, MeshShape
 from ttmesh.base.link_notation import HOST
@@ -226,7 +226,32 @@ def test_results_tell_how_they_lie() -> None:
         assert placements_of(ttnn.all_gather(tensor, 3, cluster_axis=1)) == [Shard(0), Replicate()]
         assert placements_of(ttnn.all_reduce(tensor, cluster_axis=0)) == [Replicate(), Shard(3)]
         assert placements_of(ttnn.reduce_scatter(tensor, 2, cluster_axis=1)) == [Shard(0), Shard(2)]
-        assert placements_of(ttnn.reduce_scatter(tensor, 3, cluster_axis=0)) == [Shard(3), Replicate()]
+        turned_round = ttnn.reduce_scatter(tensor, 3, cluster_axis=0)  # axis 0 inside axis 1: no topology says so
+        assert placements_of(turned_round) == [Shard(0), Shard(3)]
+        both = ttnn.reduce_scatter(ttnn.all_reduce(tensor, cluster_axis=1), 0, cluster_axis=1).tensor_topology()
+        assert both.placements() == [Shard(0)]
+        assert both.distribution_shape() == ttnn.MeshShape([8])
+
+
+def test_all_reduce_refuses_what_its_sum_refuses() -> None:
+    with opened((2, 4)) as mesh:
+        rows = ttnn.from_torch(torch.zeros(1, 1, 8, 32, dtype=torch.int32), device=mesh, dtype=uint32)
+        with pytest.raises(RuntimeError, match="moreh_sum input only supports specific data types"):
+            ttnn.all_reduce(rows, cluster_axis=1)
+        tiles = ttnn.from_torch(
+            torch.zeros(1, 1, 32, 128, dtype=torch.int32), device=mesh, dtype=uint32, layout=ttnn.TILE_LAYOUT
+        )
+        assert ttnn.all_reduce(tiles, cluster_axis=1).dtype is uint32
+
+
+def test_a_ring_needs_a_link_between_the_ends() -> None:
+    with opened((2, 4)) as mesh:
+        tensor = ttnn.from_torch(torch.zeros(1, 1, 32, 128), device=mesh, dtype=bfloat16, layout=ttnn.TILE_LAYOUT)
+        assert ttnn.get_usable_topology(tensor, topology=Topology.Ring, cluster_axis=1) is Topology.Linear
+        with pytest.raises(RuntimeError, match="Multiple ethernet cores in the same direction"):
+            ttnn.all_broadcast(tensor, cluster_axis=1, topology=Topology.Ring)
+        with pytest.raises(RuntimeError, match="Could not find any forwarding direction"):
+            ttnn.broadcast(tensor, ttnn.MeshCoordinate(0, 1))
 
 
 def test_a_tensor_on_some_devices_is_reduced_over_those() -> None:

@@ -9,7 +9,7 @@ from ttmesh.ccl.collectives.composed_gather import join_broadcast
 from ttmesh.ccl.collectives.composed_scatter import is_composed_scatter
 from ttmesh.ccl.collectives.scatter_checks import refuse_lone_chip
 from ttmesh.ccl.planning.collective_call import Request
-from ttmesh.ops.stages.movement_stages import fill_padding, interleave, tile_spec, transpose, typecast
+from ttmesh.ops.stages.movement_stages import fill_padding, has_padding, interleave, tile_spec, transpose, typecast
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -39,7 +39,7 @@ def is_summed_locally(spec: TensorSpec, n: int) -> bool:
 def check_all_reduce(request: Request, n: int) -> None:
     """Raise what the programs of an all_reduce refuse."""
     dtype, topology = request.tensor.dtype, request.tensor.tensor_topology()
-    if request.over_host:
+    if request.over_host or request["algorithm"]:
         return
     if not is_summed_locally(request.tensor.spec, n):
         if n == 1:
@@ -51,7 +51,7 @@ def check_all_reduce(request: Request, n: int) -> None:
             expected="an axis of two chips or more",
             fix="Choose another cluster_axis.",
         )
-    if dtype in SUMMED:
+    if dtype in SUMMED or request["reduction"] != "sum":
         return
     raise MeshError(
         f"moreh_sum input only supports specific data types. [BFLOAT16, INT32] got {dtype.name}",
@@ -105,10 +105,9 @@ def _sum_locally(c: Composition, request: Request, x: PlannedTensor, final: Tens
     else:
         made, held = _sum_tiles(c, tiles, final)
     if gathered.spec.layout is Layout.ROW_MAJOR:
-        total = made
-        made = c.run(
-            "untilize", TensorSpec(final.shape, final.dtype, Layout.ROW_MAJOR, memory_config=final.memory_config), total
-        )
+        rows = TensorSpec(final.shape, final.dtype, Layout.ROW_MAJOR, memory_config=final.memory_config)
+        total = c.view(made, tile_spec(final.shape, final.dtype, final.memory_config))
+        made = c.run("untilize" if has_padding(total.spec) else "untilize_codegen", rows, total)
         c.free(total)
     for stage in (*held, tiles, gathered):
         c.free(stage)

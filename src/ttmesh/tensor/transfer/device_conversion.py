@@ -58,7 +58,8 @@ def _conversion(spec: TensorSpec, source: DataType | None) -> tuple[Composition,
         cast = TensorSpec(spec.shape, spec.dtype, Layout.TILE, memory_config=config)
         stages.append(c.run("typecast", cast, stages[-1]))
     if spec.layout is Layout.ROW_MAJOR:
-        stages.append(c.run("untilize_codegen", spec, stages[-1]))
+        ragged = tuple(stages[-1].spec.padded_shape) != tuple(spec.shape)
+        stages.append(c.run("untilize" if ragged else "untilize_codegen", spec, stages[-1]))
     return c, stages
 
 
