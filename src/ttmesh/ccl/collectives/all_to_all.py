@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from ttmesh.base.errors import ShapeError
+from ttmesh.ccl.collectives.collective_semaphores import program_stages
 from ttmesh.ccl.planning import plan_executor
 from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, mesh_of, run
 from ttmesh.ccl.planning.group_plan import ChipGroups, check_axis, find_groups, normalize_tensor_dim
@@ -81,7 +82,7 @@ def decide_all_to_all(request: Request) -> Decision:
     shape = [*spec.shape]
     shape[out_dim] //= n
     shape[in_dim] *= n
-    size = spec.packed_size_bytes
+    size, result = spec.packed_size_bytes, request.result_spec(shape)
     plan = groups.plan("all_to_all", size)
     rank = len(shape)
 
@@ -113,12 +114,13 @@ def decide_all_to_all(request: Request) -> Decision:
         return merge_arrivals(exchange_by_target(rank_block, exchange_axes[0], shards))
 
     return Decision(
-        (request.result_spec(shape),),
+        (result,),
         run_plan if request["algorithm"] else compute,
         groups.loads(plan, size * n, up=[size] * n, down=[size] * n),
         scattered_topology(request.tensor, out_dim, request["axis"]),
         exchange_axes=exchange_axes,
         compute_on_rank=None if exchange_axes is None or request["algorithm"] else compute_on_rank,
+        stages=program_stages(request, "all_to_all", [result]) if request.name.endswith("_generic") else None,
     )
 
 

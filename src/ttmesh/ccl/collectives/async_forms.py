@@ -191,6 +191,8 @@ def all_reduce_async(
     topology: Topology | None = None,
     num_links: int | None = None,
     subdevice_id: SubDeviceId | None = None,
+    barrier_semaphores: object = None,
+    rs_global_semaphores: object = None,
     mode: str | None = None,
     algorithm: str | None = None,
 ) -> Tensor:
@@ -205,6 +207,7 @@ def all_reduce_async(
         "ttnn.experimental.all_reduce_async", input_tensor, cluster_axis=cluster_axis, memory_config=memory_config,
         topology=topology or Topology.Linear, num_links=num_links, subdevice_id=subdevice_id, dtype=dtype,
         reduction=math_op, mode=mode, algorithm=algorithm,
+        brings_semaphores=barrier_semaphores is not None and rs_global_semaphores is not None,
     )  # fmt: skip
 
 

@@ -11,15 +11,23 @@ from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
-COUNTS = {"all_gather": 2, "all_broadcast": 2, "broadcast": 2, "reduce_scatter": 4, "point_to_point": 1}
-OWNERS = frozenset({"ttnn.all_reduce", *(f"ttnn.{program}" for program in COUNTS)})  # others get them from the caller
+COUNTS = {
+    "all_gather": 2, "all_broadcast": 2, "broadcast": 2, "reduce_scatter": 4, "point_to_point": 1, "all_to_all": 2,
+}  # fmt: skip
+IN_SMALL = ("all_gather", "all_to_all")  # where the mesh has such a region
+
+
+def brings_semaphores(request: Request) -> bool:
+    """Whether the caller made the semaphores of a collective's own program: the asynchronous forms say so."""
+    given = request["brings_semaphores"]
+    return request.name.startswith("ttnn.experimental.") if given is None else bool(given)
 
 
 def keep_semaphores(c: Composition, request: Request, program: str) -> None:
     """The semaphores of the last program, behind its tensors."""
-    if request.over_host or request.name not in OWNERS:
+    if request.over_host:
         return
-    small = program == "all_gather" and request.mesh.heap.map.banks[BufferType.L1_SMALL].size > 0
+    small = program in IN_SMALL and request.mesh.heap.map.banks[BufferType.L1_SMALL].size > 0
     if request["use_l1_small_for_semaphores"]:
         small = True
     spec = _semaphore_spec(request.mesh, BufferType.L1_SMALL if small else BufferType.L1)

@@ -6,10 +6,11 @@ from collections.abc import Hashable, Sequence
 from math import ceil, prod
 
 from ttmesh.base.dtypes import Layout
-from ttmesh.ccl.collectives.collective_semaphores import keep_semaphores
+from ttmesh.ccl.collectives.collective_semaphores import brings_semaphores, keep_semaphores
 from ttmesh.ccl.planning.collective_call import Request
 from ttmesh.ccl.planning.group_plan import find_usable_topology
 from ttmesh.fabric.fabric_config import Topology
+from ttmesh.ops.stages.movement_stages import interleave
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.calls.plan_keys import key_of
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
@@ -29,6 +30,9 @@ def program_attributes(request: Request, axis: int | None) -> Hashable:
 def run_all_gather(c: Composition, request: Request, x: PlannedTensor, dim: int, spec: TensorSpec) -> PlannedTensor:
     """all_gather; its semaphores are in L1_SMALL where the mesh has such a region."""
     options = (dim - len(x.spec.shape), program_attributes(request, request["axis"]))
+    if brings_semaphores(request):
+        topology = find_usable_topology(request, request["axis"])
+        return c.run("all_gather_async", spec, x, options=(*options, topology))
     made = c.run("all_gather", spec, x, options=options)
     keep_semaphores(c, request, "all_gather")
     return made
@@ -61,15 +65,23 @@ def list_broadcast_axes(request: Request, n: int) -> list[tuple[int | None, int]
     return [(request["axis"], n)]
 
 
-def run_reduce_scatter(c: Composition, request: Request, x: PlannedTensor, dim: int, spec: TensorSpec) -> PlannedTensor:
-    """reduce_scatter, with room in DRAM for what arrives while it runs: from both sides on a line."""
+def run_reduce_scatter(
+    c: Composition, request: Request, x: PlannedTensor, dim: int, spec: TensorSpec, *, padded: bool = False
+) -> PlannedTensor:
+    """reduce_scatter, with room for what arrives while it runs: from both sides on a line; `padded`: inside a composition."""
     axis = request["axis"]
     topology = find_usable_topology(request, axis)
     options = (dim, program_attributes(request, axis), topology)
-    made = c.run("reduce_scatter", spec, x, options=options)
     shape = list(x.spec.shape)
     if topology is not Topology.Ring:
         shape[0] *= 2
+    if brings_semaphores(request) and not padded:
+        room = TensorSpec(shape, spec.dtype, spec.layout, memory_config=interleave(x.spec.memory_config))
+        arriving = c.allocate(room)
+        made = c.run("reduce_scatter_minimal_async", spec, x, options=options)
+        c.free(arriving)
+        return made
+    made = c.run("reduce_scatter", spec, x, options=options)
     arriving = c.allocate(TensorSpec(shape, spec.dtype, spec.layout, memory_config=DRAM_MEMORY_CONFIG))
     keep_semaphores(c, request, "reduce_scatter")
     c.free(arriving)

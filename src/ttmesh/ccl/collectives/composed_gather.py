@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import ShapeError
+from ttmesh.ccl.collectives.collective_semaphores import brings_semaphores
 from ttmesh.ccl.collectives.collective_stages import (
     TILE,
     Composed,
@@ -41,6 +42,8 @@ def is_composed_gather(request: Request, dim: int, shape: Sequence[int]) -> bool
     held = request.tensor.spec
     if held.shape[dim] != held.padded_shape[dim - len(held.shape)]:
         return True
+    if brings_semaphores(request):
+        return held.layout is Layout.ROW_MAJOR
     spec = request.result_spec(shape)
     padded = list(held.padded_shape)
     padded[dim - len(held.shape)] *= shape[dim] // max(1, held.shape[dim])

@@ -53,7 +53,7 @@ def scatter_padded(c: Composition, request: Request, x: PlannedTensor, dim: int,
     whole = list(padded)
     whole[dim] *= x.spec.shape[dim] // extent
     joined = c.run("concat", tile_spec(whole, dtype, DRAM_MEMORY_CONFIG), *parts, options=dim - len(whole))
-    reduced = run_reduce_scatter(c, request, joined, dim, tile_spec(padded, dtype, config))
+    reduced = run_reduce_scatter(c, request, joined, dim, tile_spec(padded, dtype, config), padded=True)
     final = TensorSpec(spec.shape, dtype, x.spec.layout, memory_config=config)
     if in_rows:
         made = c.run("untilize", final, reduced)

@@ -11,9 +11,11 @@ from typing import Any
 import torch
 
 from ttmesh.base.errors import MeshError
+from ttmesh.ccl.collectives.collective_semaphores import brings_semaphores
 from ttmesh.ccl.collectives.composed_gather import all_gather_stages, gather_spec, is_composed_gather
 from ttmesh.ccl.collectives.composed_reduce import all_reduce_stages, check_all_reduce
 from ttmesh.ccl.collectives.composed_scatter import reduce_scatter_stages
+from ttmesh.ccl.collectives.line_checks import check_routes
 from ttmesh.ccl.collectives.scatter_checks import check_reduce_scatter
 from ttmesh.ccl.planning import plan_executor
 from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, collective, mesh_of, run
@@ -58,6 +60,7 @@ def reduce_all(
     mode: str | None = None,
     algorithm: str | None = None,
     output: Tensor | None = None,
+    brings_semaphores: bool = False,
 ) -> Tensor:
     """The reduction over a group on every chip; without an axis on a mesh with several, one axis after the other."""
     mesh = mesh_of(name, [tensor])
@@ -65,6 +68,7 @@ def reduce_all(
     options = {
         "memory_config": memory_config, "topology": topology, "dtype": dtype, "algorithm": algorithm,
         "reduction": reduction_name(reduction), "mode": check_common(mesh, mode, num_links, subdevice_id),
+        "brings_semaphores": brings_semaphores,
     }  # fmt: skip
     axes: list[int | None] = (
         [cluster_axis] if (axis_list := list_axes_in_turn(mesh, cluster_axis, algorithm)) is None else [*axis_list]
@@ -101,6 +105,8 @@ def scatter(
         "reduction": reduction_name(reduction), "mode": check_common(mesh, mode, num_links, subdevice_id),
         "use_l1_small_for_semaphores": use_l1_small_for_semaphores,
     }  # fmt: skip
+    if name.startswith("ttnn.experimental.") and mode is None and algorithm is None:
+        check_routes(Request(name, mesh, (tensor,), (), {"axis": cluster_axis, **options}))
     axes: list[int | None] = (
         [cluster_axis] if (axis_list := list_axes_in_turn(mesh, cluster_axis, algorithm)) is None else [*axis_list]
     )
@@ -239,8 +245,11 @@ def decide_all_gather(request: Request) -> Decision:
     shape[dim] *= n
     result = gather_spec(request, dim, shape)
     if n == 1:
+        name = request.name.rpartition(".")[2]
         raise MeshError(
-            f"{request.name.rpartition('.')[2]} collective will only work for num_devices > 1, got {n}",
+            f"{name} op will only work for num_devices > 1, but has {n}"
+            if brings_semaphores(request)
+            else f"{name} collective will only work for num_devices > 1, got {n}",
             expected="an axis of two chips or more",
             fix="Choose another cluster_axis.",
         )
@@ -276,6 +285,9 @@ def _check_one_dimension(request: Request, dim: int, shape: Sequence[int]) -> No
     if request.over_host or request["axis"] is not None or is_line or is_2d(get_fabric_config()):
         return
     if not request.outputs and is_composed_gather(request, dim, shape):
+        return
+    if brings_semaphores(request):
+        check_routes(request)
         return
     raise MeshError(
         "1D fabric on a 2D mesh_device requires cluster_axis to be set",

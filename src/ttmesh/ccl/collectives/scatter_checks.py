@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ttmesh.base.errors import MeshError, ShapeError
+from ttmesh.ccl.collectives.collective_semaphores import brings_semaphores
 from ttmesh.ccl.collectives.composed_scatter import is_composed_scatter
 from ttmesh.ccl.planning.collective_call import Request
 
@@ -12,6 +13,12 @@ TILE = 32
 def check_reduce_scatter(request: Request, dim: int, n: int) -> None:
     """Raise TT-NN's refusals of its own program; shards that it pads first fit it."""
     spec, rank = request.tensor.spec, len(request.tensor.shape)
+    if n == 1 and brings_semaphores(request) and not request.over_host:
+        raise MeshError(
+            f"{request.name.rpartition('.')[2]} op will only work for num_devices > 1, but has {n}",
+            expected="an axis of two chips or more",
+            fix="Choose another cluster_axis.",
+        )
     if not is_composed_scatter(spec, dim, n):
         alignment = request.mesh.heap.map.banks[spec.buffer_type].page_alignment
         if spec.page_size_bytes % alignment:
