@@ -68,7 +68,7 @@ def list_broadcast_axes(request: Request, n: int) -> list[tuple[int | None, int]
 def run_reduce_scatter(
     c: Composition, request: Request, x: PlannedTensor, dim: int, spec: TensorSpec, *, padded: bool = False
 ) -> PlannedTensor:
-    """reduce_scatter, with room for what arrives while it runs: from both sides on a line; `padded`: inside a composition."""
+    """reduce_scatter, with room for what arrives while it runs: on a line from both sides; `padded`: in a composition."""
     axis = request["axis"]
     topology = find_usable_topology(request, axis)
     options = (dim, program_attributes(request, axis), topology)
