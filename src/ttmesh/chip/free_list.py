@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -124,6 +125,53 @@ class FreeList:
         else:
             del starts[place], ends[place]
         return temporary, address
+
+    def run_steps(self, steps: Sequence[int], sizes: Sequence[int], result: int) -> tuple[int, int] | None:
+        """Take and give back blocks from below in order: n takes block n, ~n gives it back; all but the result go back.
+
+        The address of the result and the highest end of all blocks; None, and nothing is changed, where one does not fit.
+        The same as allocate and free for every step, in one function: a call's temporaries cost no frames.
+        """
+        starts, ends, mask = self._starts.copy(), self._ends.copy(), self._mask
+        places: dict[int, tuple[int, int]] = {}
+        used, peak, highest = self.used, self.peak, 0
+        for step in steps:
+            if step < 0:
+                address, size = places.pop(~step)
+                used -= size
+                i = bisect_right(starts, address)
+                end = address + size
+                if i < len(starts) and starts[i] == end:
+                    if i and ends[i - 1] == address:
+                        ends[i - 1] = ends[i]
+                        del starts[i], ends[i]
+                    else:
+                        starts[i] = address
+                elif i and ends[i - 1] == address:
+                    ends[i - 1] = end
+                else:
+                    starts.insert(i, address)
+                    ends.insert(i, end)
+                continue
+            size = (sizes[step] + mask) & ~mask or self.alignment
+            for i, address in enumerate(starts):
+                room = ends[i] - address
+                if room >= size:
+                    if room > size:
+                        starts[i] = address + size
+                    else:
+                        del starts[i], ends[i]
+                    break
+            else:
+                return None
+            places[step] = address, size
+            highest = max(highest, address + size)
+            used += size
+            peak = max(peak, used)
+        address, size = places[result]
+        self._starts, self._ends, self.used, self.peak = starts, ends, used, peak
+        self.live[address] = size
+        return address, highest
 
     def allocate_at(self, address: int, size: int) -> bool:
         """Take exactly this span; False when any of it is taken."""

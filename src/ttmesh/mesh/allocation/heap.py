@@ -52,6 +52,18 @@ class Temporary(NamedTuple):
     outlives: bool
 
 
+class DramSteps(NamedTuple):
+    """Blocks in DRAM that a call takes and gives back in order (FreeList.run_steps): all but the result's."""
+
+    steps: tuple[int, ...]
+    sizes: tuple[int, ...]
+    result: int
+
+
+class StepsUnfit(Exception):
+    """A call's blocks must be taken one by one: somebody has to hear of them, or one does not fit."""
+
+
 class Heap:
     """The memory of one mesh: allocates cells, frees them, lists live ones. Buffers refer to it, it refers to no buffer."""
 
@@ -102,7 +114,7 @@ class Heap:
         self,
         room: Room,
         label: str,
-        temporary: Temporary | None = None,
+        temporary: Temporary | DramSteps | None = None,
         bottom_up: bool | None = None,
         at: int | None = None,
     ) -> Buffer:
@@ -117,6 +129,8 @@ class Heap:
             or len(self._allocator.lists[DRAM]) != 1
             or (self.traces_live and (trace_allocations.TRACE_ALLOC_TRACKING or not _warned.of_traces))
         ):  # as take_temporary asks it; a function for both would be one more frame
+            if isinstance(temporary, DramSteps):
+                raise StepsUnfit
             return self._take_after_reported(room, label, temporary)
         self._lock.acquire()  # `with` takes twice as long
         try:
@@ -126,6 +140,13 @@ class Heap:
             lists = self._allocator.lists[kind]
             if at is not None:
                 address: int | None = at
+            elif isinstance(temporary, DramSteps):
+                found = lists[0].run_steps(*temporary)
+                if found is None:
+                    raise StepsUnfit
+                address, highest = found
+                self.allocation_high_water = max(self.allocation_high_water, highest)
+                self.deletion_high_water = max(self.deletion_high_water, highest)
             elif temporary is not None:
                 size = temporary.room.bank_bytes
                 addresses = lists[0].allocate_with_temporary(size, bank_bytes, temporary.outlives)

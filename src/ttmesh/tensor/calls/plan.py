@@ -8,7 +8,7 @@ from typing import Any
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.errors import MeshError
 from ttmesh.chip.cells import Cell
-from ttmesh.mesh.allocation.heap import Buffer
+from ttmesh.mesh.allocation.heap import Buffer, StepsUnfit
 from ttmesh.mesh.device.mesh_device import MeshDevice, check_same_mesh
 from ttmesh.mesh.queue.command_queue import Body
 from ttmesh.mesh.queue.program_cache import ProgramCache
@@ -30,7 +30,7 @@ class Plan:
     """What was decided for one key on one mesh."""
 
     __slots__ = (
-        "body", "changing", "circular_buffer_bytes", "compute_config", "dispatch_bytes", "exchanged_bytes",
+        "body", "changing", "circular_buffer_bytes", "compute_config", "dispatch_bytes", "dram_steps", "exchanged_bytes",
         "footprints", "generation", "kinds", "lone_temporary", "make_body", "name", "plain", "program_count",
         "programs", "schedule", "single", "wrap",
     )  # fmt: skip
@@ -58,6 +58,7 @@ class Plan:
         self.single = wrap is only
         self.plain = schedule is None or schedule.repeated_steps == schedule.results  # once programs are compiled
         self.lone_temporary = None if schedule is None else schedule.lone_temporary
+        self.dram_steps = None if schedule is None else schedule.dram_steps
         self.make_body = make_body  # from the values of the changing arguments
         self.changing = changing
         self.body = None if changing else make_body()  # where no value decides
@@ -83,6 +84,11 @@ class Plan:
                 buffer = mesh.heap.take(self.footprints[0], self.name)
             elif compiled and self.lone_temporary is not None:
                 buffer = mesh.heap.take(self.footprints[0], self.name, self.lone_temporary)
+            elif compiled and self.dram_steps is not None:
+                try:
+                    buffer = mesh.heap.take(self.footprints[0], self.name, self.dram_steps)
+                except StepsUnfit:
+                    buffer = self._allocate(self.schedule, mesh, (), compiled)[0]
             else:
                 buffer = self._allocate(self.schedule, mesh, (), compiled)[0]
             mesh.run_program(self.name, body, reads, (buffer._cell,), self.program_count, self.dispatch_bytes)  # type: ignore[arg-type]  # a new buffer has its cell

@@ -1,0 +1,55 @@
+"""A call's blocks taken in one step lie where single allocations and frees would put them."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from ttmesh.chip.free_list import FreeList
+
+
+def _fragment(rng: random.Random) -> FreeList:
+    spans = FreeList(1024, 64 * 400, 32)
+    taken = [spans.allocate(rng.randrange(1, 900), True) for _ in range(25)]
+    for address in rng.sample([address for address in taken if address is not None], 12):
+        spans.free(address)
+    return spans
+
+
+def _steps(rng: random.Random) -> tuple[list[int], list[int], int]:
+    sizes = [rng.randrange(1, 3000) for _ in range(rng.randrange(2, 8))]
+    result = rng.randrange(len(sizes))
+    steps: list[int] = []
+    for n in range(len(sizes)):
+        steps.append(n)
+        held = [m for m in range(n + 1) if m != result and ~m not in steps]
+        steps += [~m for m in held if rng.random() < 0.4]
+    return [*steps, *(~m for m in range(len(sizes)) if m != result and ~m not in steps)], sizes, result
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_steps_in_one_function_are_allocations_and_frees(seed: int) -> None:
+    rng = random.Random(seed)
+    together = _fragment(rng)
+    one_by_one, before = together.copy(), together.spans()
+    steps, sizes, result = _steps(rng)
+
+    places: dict[int, int | None] = {}
+    for step in steps:
+        if step < 0:
+            address = places[~step]
+            if address is not None:
+                one_by_one.free(address)
+        else:
+            places[step] = one_by_one.allocate(sizes[step], True)
+    found = together.run_steps(steps, sizes, result)
+
+    if None in places.values():
+        assert found is None
+        assert together.spans() == before
+        return
+    assert found is not None
+    assert found[0] == places[result]
+    assert together.spans() == one_by_one.spans()
+    assert (together.used, together.peak, together.live) == (one_by_one.used, one_by_one.peak, one_by_one.live)
