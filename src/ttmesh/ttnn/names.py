@@ -54,7 +54,8 @@ _MODULES = {
     "ttmesh.mesh.functions.memory_reports": "get_memory_view dump_device_memory_state get_buffers get_buffer_pages",
     "ttmesh.mesh.functions.cluster": (
         "ClusterType get_cluster_type get_arch_name is_wormhole_b0 is_blackhole get_pcie_device_ids get_dram_alignment "
-        "get_l1_alignment get_max_worker_l1_unreserved_size get_allocator_base_address"
+        "get_l1_alignment get_max_worker_l1_unreserved_size get_allocator_base_address "
+        "get_optimal_dram_bank_to_logical_worker_assignment"
     ),
     "ttmesh.mesh.functions.process_fabric": "set_fabric_config get_fabric_config get_tt_fabric_max_payload_size_bytes",
     "ttmesh.mesh.functions.fabric_queries": "get_all_mgd_fabric_types get_forwarding_link_indices",
@@ -312,6 +313,10 @@ OWN_NAMES: dict[str, dict[str, str]] = {
     },
     "experimental": {
         "is_tensor_prefetcher_supported": "ttmesh.mesh.functions.cluster:is_tensor_prefetcher_supported",
+        **{
+            name: f"ttmesh.ccl.experts.moe_cores:{name}"
+            for name in ("get_moe_combine_cores", "get_moe_tilize_drain_core", "get_moe_worker_mcast_bounding_box")
+        },
         **{
             name: f"ttmesh.ops.pool.color_conversion:{name}"
             for name in (

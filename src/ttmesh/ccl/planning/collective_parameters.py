@@ -23,6 +23,7 @@ TAGS: dict[str, Tag] = {
             "rs_global_semaphores",
             "ag_global_semaphores",
             "cross_device_semaphore",
+            "optional_cross_device_semaphore",
             "neighbor_semaphore",
             "h_neighbor_semaphore",
             "w_neighbor_semaphore",

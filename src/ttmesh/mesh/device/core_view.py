@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from ttmesh.base.cores import CoreCoord, CoreGrid, DramGrid
+from ttmesh.base.cores import NOC, CoreCoord, CoreGrid, DramGrid
 from ttmesh.base.dtypes import Arch
 from ttmesh.base.geometry import MeshCoordinate
 from ttmesh.chip.system import ChipSpec
+from ttmesh.mesh.device.dram_workers import assign_dram_workers
 
 
 class CoreView:
@@ -40,11 +41,11 @@ class CoreView:
         return CoreCoord(logical_core.x + base + offset[0], logical_core.y + base + offset[1])
 
     def get_optimal_dram_bank_to_logical_worker_assignment(
-        self, noc: object = None, coord: MeshCoordinate | None = None
+        self, noc: NOC | int | None = None, coord: MeshCoordinate | None = None
     ) -> list[CoreCoord]:
-        """A worker core near each DRAM bank: here simply one core per bank, row by row."""
-        columns = self.chip.compute_grid.x
-        return [CoreCoord(bank % columns, bank // columns) for bank in range(self.chip.dram_banks)]
+        """The worker core nearest to each DRAM bank, as seen over one of the two NoCs."""
+        network = noc.value if isinstance(noc, NOC) else int(noc or 0)
+        return assign_dram_workers(self.chip.arch, self.chip.compute_grid, self.chip.dram_banks, network)
 
     def sfpu_eps(self) -> float:
         """The vector unit's machine epsilon (tt-metal e4f9f0b, both architectures)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ttmesh.base.argument_types import name_wrong_types
+from ttmesh.base.cores import CoreCoord
 from ttmesh.base.dtypes import Arch, BufferType, PrintedEnum
 from ttmesh.base.errors import MeshError
 from ttmesh.chip.catalogue import current_system
@@ -115,3 +116,8 @@ def get_allocator_base_address(device: MeshDevice, buffer_type: BufferType) -> i
 def is_tensor_prefetcher_supported(mesh_device: MeshDevice) -> bool:
     """Whether DRAM cores can prefetch tensors: no, for those of Blackhole are not emulated; programs then go without."""
     return False
+
+
+def get_optimal_dram_bank_to_logical_worker_assignment(device: MeshDevice, noc: int = 0) -> list[CoreCoord]:
+    """The worker core nearest to each DRAM bank, as seen over one of the two NoCs."""
+    return device.get_optimal_dram_bank_to_logical_worker_assignment(noc)

@@ -24,11 +24,9 @@ REASONS = {
     "ttnn.transformer.ring_mla": "Ring attention over latent caches: not written yet.",
     **_map_reason(
         "Weights are laid out for the kernels of one fused operation, in the order of its banks: neither is written yet.",
-        "add_shared_expert_weights get_moe_combine_cores get_moe_tilize_drain_core get_moe_worker_mcast_bounding_box "
-        "get_weight_core_shard_maps get_weight_mem_configs moe_compute moe_gpt prepare_w0_w1_tensor_for_moe_compute "
+        "add_shared_expert_weights get_weight_core_shard_maps get_weight_mem_configs prepare_w0_w1_tensor_for_moe_compute "
         "prepare_w0_w1_tensor_with_bias prepare_w2_tensor_for_moe_compute prepare_w2_tensor_with_bias "
-        "quantize_weights_via_host selective_reduce_combine deepseek_moe_fast_reduce_nc_fused deepseek.mla.matmul_wo "
-        "deepseek.moe.moe_gate_mm",
+        "quantize_weights_via_host deepseek_moe_fast_reduce_nc_fused deepseek.mla.matmul_wo deepseek.moe.moe_gate_mm",
     ),
     **_map_reason(
         "Blackhole's programmable DRAM cores, which prefetch tensors, are not emulated; ttnn.dram_prefetcher is.",

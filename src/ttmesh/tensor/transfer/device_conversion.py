@@ -53,7 +53,13 @@ def _conversion(spec: TensorSpec, source: DataType | None) -> tuple[Composition,
     except ShapeError:
         rows = TensorSpec(spec.shape, source, Layout.ROW_MAJOR, memory_config=DRAM_MEMORY_CONFIG)
     stages = [c.allocate(rows)]
-    stages.append(c.run("tilize", TensorSpec(spec.shape, source, Layout.TILE, memory_config=config), stages[-1]))
+    try:
+        tiles = TensorSpec(spec.shape, source, Layout.TILE, memory_config=config)
+    except ShapeError:
+        if spec.layout is Layout.TILE:
+            raise
+        return None  # rows in shards that are no tiles
+    stages.append(c.run("tilize", tiles, stages[-1]))
     if spec.dtype is not source:
         cast = TensorSpec(spec.shape, spec.dtype, Layout.TILE, memory_config=config)
         stages.append(c.run("typecast", cast, stages[-1]))
