@@ -54,15 +54,15 @@ def _place_group(rows_of_banks: dict[int, int], column: int, rows: Sequence[int]
     order = sorted(rows_of_banks, key=lambda bank: rows_of_banks[bank])
     order = [order[-1], *order[:-1]]  # the lowest controller chooses first
     wanted = set(rows_of_banks.values())
-    placed: dict[int, tuple[int, int]] = {}
+    cores: dict[int, tuple[int, int]] = {}
     shift = FIRST_SHIFT
     for bank in order:
         y = rows_of_banks[bank]
         if y in rows:
-            placed[bank] = (column, y)
+            cores[bank] = (column, y)
             continue
         candidates = list(reversed(rows)) if y >= len(BESIDE_BANKS) - 1 else list(rows)
         free = next((r for r in candidates if r not in wanted), candidates[0])
-        placed[bank] = (_clamp_column(column + shift, COLUMNS), free)
+        cores[bank] = (_clamp_column(column + shift, COLUMNS), free)
         shift = max(shift - 1, 0)
-    return placed
+    return cores
