@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
-from ttmesh import dropin
+from ttmesh import dropin, shim
 from ttmesh.testing import stand_ins
 
 dropin.install(force=True)
 stand_ins.install()
+# The same for Python processes that tests start.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [shim.__path__[0], os.environ.get("PYTHONPATH")]))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -159,6 +159,7 @@ _MODULES = {
 }
 
 _RENAMED = {
+    "_ttnn_execute_trace": "ttmesh.mesh.functions.trace_capture:execute_trace",
     "ReadDeviceProfiler": "ttmesh.mesh.functions.queue_functions:read_device_profiler",
     "divup": "ttmesh.tensor.spec.shard_config:div_up",
     "roundup": "ttmesh.tensor.spec.shard_config:round_up",

@@ -14,12 +14,13 @@ import torch
 from ccl_meshes import lanes_of, on, opened, random_lanes
 from collective_checks import DTYPES, LOCAL, SUMMED_DTYPES, check_sum, list_variants, tensor_on
 
-from ttmesh.base.dtypes import DataType, bfloat16, float32, int32, uint32
+from ttmesh.base.dtypes import DataType, Layout, bfloat16, float32, int32, uint32
 from ttmesh.base.geometry import MeshCoordinate
 from ttmesh.ccl.collectives.all_to_all import all_to_all
 from ttmesh.ccl.collectives.broadcast import all_broadcast, broadcast, mesh_partition
 from ttmesh.ccl.collectives.reduce_gather import all_gather, all_reduce, reduce_scatter
 from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.ops.creation.full import full
 
 pytestmark = pytest.mark.usefixtures("collectives_on_some_chips")
 
@@ -120,3 +121,15 @@ def test_other_reductions(mesh: MeshDevice, reduction: str) -> None:
             result = all_reduce(tensor, cluster_axis=axis, algorithm=name, mode=mode, reduction=reduction)
 
             assert torch.allclose(lanes_of(result).double(), exact.double(), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"), [("dtype", (float32, Layout.TILE)), ("layout", (bfloat16, Layout.ROW_MAJOR))]
+)
+def test_a_given_output_of_another_format_is_refused(name: str, wanted: tuple[DataType, Layout]) -> None:
+    with opened((1, 4)) as mesh:
+        tensor = full([1, 1, 32, 32], 0, dtype=bfloat16, layout=Layout.TILE, device=mesh)
+        output = full([1, 1, 32, 128], 0, dtype=wanted[0], layout=wanted[1], device=mesh)
+
+        with pytest.raises(RuntimeError, match=f"Output tensor {name} .* should be same as input tensor {name}"):
+            all_gather(tensor, dim=-1, output_tensor=output)

@@ -217,3 +217,14 @@ def test_workers_beside_dram_banks_are_ttnns():
     assert [(c.x, c.y) for c in cores] == [
         (3, 7), (0, 0), (0, 4), (0, 5), (4, 0), (7, 7), (4, 1), (4, 6), (6, 3), (4, 2), (4, 4), (4, 5)
     ]  # fmt: skip
+
+
+def test_rows_in_shards_that_are_no_tiles_are_converted_by_the_host():
+    mesh = open_mesh(1, 4)
+    cores = ttnn.CoreRangeSet({ttnn.CoreRange(ttnn.CoreCoord(0, 0), ttnn.CoreCoord(0, 7))})
+    shard = ttnn.ShardSpec(cores, [1, K], ttnn.ShardOrientation.ROW_MAJOR)
+    config = ttnn.MemoryConfig(ttnn.TensorMemoryLayout.HEIGHT_SHARDED, ttnn.BufferType.L1, shard)
+
+    tensor = upload(mesh, torch.ones(8, K), ttnn.bfloat16, memory_config=config)  # float32 to bfloat16
+
+    assert torch.equal(ttnn.to_torch(ttnn.get_device_tensors(tensor)[0]).float(), torch.ones(8, K))

@@ -186,3 +186,25 @@ def test_what_gated_matmuls_cannot_take_is_refused(mesh) -> None:
         split(a, on(mesh, 64, 64), chunks=3)
     with pytest.raises(RuntimeError, match=r"per-chunk weight width N/chunks=32 to be a multiple of 2\*TILE_WIDTH=64"):
         split(a, on(mesh, 64, 64), chunks=2, fuse_swiglu=True)
+
+
+def test_a_bias_of_a_whole_matrix_is_added_by_the_batched_matmul_itself() -> None:
+    device = ttnn.open_device(device_id=0)
+    a, b = (ttnn.from_torch(torch.randn(8, 1, 64, 64), layout=ttnn.TILE_LAYOUT, device=device) for _ in range(2))
+    config = ttnn.MatmulMultiCoreReuseProgramConfig(
+        compute_with_storage_grid_size=(8, 1),
+        in0_block_w=2,
+        out_subblock_h=1,
+        out_subblock_w=1,
+        per_core_M=2,
+        per_core_N=2,
+    )
+    programs = {}
+    for shape in ((64, 64), (1, 64), (8, 1, 64, 64)):
+        bias = ttnn.from_torch(torch.randn(shape), layout=ttnn.TILE_LAYOUT, device=device)
+        device.clear_program_cache()
+        ttnn.linear(a, b, bias=bias, program_config=config)
+        programs[shape] = device.num_program_cache_entries()
+
+    assert programs == {(64, 64): 1, (1, 64): 2, (8, 1, 64, 64): 2}  # counted by TT-NN 0.81.1
+    ttnn.close_device(device)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ttmesh.base.errors import MeshError
+from ttmesh.base.errors import MeshError, require
 from ttmesh.ccl.collectives.collective_semaphores import brings_semaphores
 from ttmesh.ccl.collectives.composed_gather import all_gather_stages, gather_spec, is_composed_gather
 from ttmesh.ccl.collectives.composed_reduce import all_reduce_stages, check_all_reduce
@@ -139,12 +139,21 @@ def gather(
     check_axis(mesh, cluster_axis)
     dim_position = normalize_tensor_dim(tensor, dim, f"Invalid gather dim {dim} for {len(tensor.shape)}D input tensor")
     checked_mode = check_common(mesh, mode, num_links, subdevice_id)
+    if output is not None:
+        _check_output(output, tensor)
     options = {
         "axis": cluster_axis, "dim": dim_position, "memory_config": memory_config, "topology": topology,
         "algorithm": algorithm, "mode": checked_mode, "replicates_axis": replicates_axis, "reverse": reverse,
     }  # fmt: skip
     result: Tensor = run(name, decide_all_gather, [tensor], options, [output] if output is not None else [])
     return result
+
+
+def _check_output(output: Tensor, tensor: Tensor) -> None:
+    for name in ("layout", "dtype"):
+        found, wanted = getattr(output, name), getattr(tensor, name)
+        wrong = f"Output tensor {name} {found} should be same as input tensor {name} {wanted}"
+        require(found is wanted, wrong, f"{wanted}", f"Allocate the output with the input's {name}.")
 
 
 def decide_all_reduce(request: Request) -> Decision:

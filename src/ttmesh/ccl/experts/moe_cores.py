@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
+from ttmesh.base.argument_types import name_wrong_types
 from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
 from ttmesh.base.dtypes import Arch
 from ttmesh.base.errors import MeshError
@@ -70,6 +71,7 @@ def select_moe_cores(mesh: MeshDevice, combine_cores: int, hidden_size: int, mux
     )
 
 
+@name_wrong_types
 def get_moe_combine_cores(
     mesh_device: MeshDevice,
     combine_token_parallel_cores: int,
@@ -82,6 +84,7 @@ def get_moe_combine_cores(
     return [CoreCoord(x, y) for x, y in select_moe_cores(mesh_device, count, hidden_size, mux_core_range_set).combine]
 
 
+@name_wrong_types
 def get_moe_tilize_drain_core(
     mesh_device: MeshDevice,
     combine_token_parallel_cores: int,
@@ -94,6 +97,7 @@ def get_moe_tilize_drain_core(
     return CoreCoord(*select_moe_cores(mesh_device, count, hidden_size, mux_core_range_set).tilize[0])
 
 
+@name_wrong_types
 def get_moe_worker_mcast_bounding_box(
     mesh_device: MeshDevice,
     combine_token_parallel_cores: int,

@@ -118,6 +118,7 @@ def is_tensor_prefetcher_supported(mesh_device: MeshDevice) -> bool:
     return False
 
 
+@name_wrong_types
 def get_optimal_dram_bank_to_logical_worker_assignment(device: MeshDevice, noc: int = 0) -> list[CoreCoord]:
     """The worker core nearest to each DRAM bank, as seen over one of the two NoCs."""
     return device.get_optimal_dram_bank_to_logical_worker_assignment(noc)

@@ -46,7 +46,8 @@ def choose_cores(call: Call, work: PoolWork) -> ParallelConfig:
     given, grid = call.specs[0].memory_config, call.mesh.compute_with_storage_grid_size()
     if given.shard_spec is not None:
         return read_parallel_config(given)
-    scheme = call["applied_shard_scheme"] or (WIDTH if call["stride"] is None else None)
+    whole = call["stride"] is None and call["slices"] is None
+    scheme = call["applied_shard_scheme"] or (WIDTH if whole else None)  # adaptive pools in L1
     if scheme is not None:
         return _spread(scheme, work, grid, TILE if work.tiled_input else STICK)
     height, width, block = (_spread(layout, work, grid, TILE) for layout in (HEIGHT, WIDTH, BLOCK))

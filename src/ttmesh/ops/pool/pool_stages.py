@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from math import prod
+from typing import NamedTuple
 
 from ttmesh.base.dtypes import BLOCK_FLOATS, BufferType, DataType, Layout
+from ttmesh.base.errors import require
 from ttmesh.ops.conv.conv_sharding import ParallelConfig
 from ttmesh.ops.pool.pool_sharding import PoolWork, choose_cores, input_memory, shard_output
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
@@ -44,6 +47,66 @@ def halo_spec(cores: ParallelConfig, rows: int, width: int, dtype: DataType) -> 
     wide = DataType.BFLOAT16 if dtype in BLOCK_FLOATS else dtype
     shape = (1, 1, cores.cores_rows * rows, cores.cores_channels * width)
     return TensorSpec(shape, wide, Layout.ROW_MAJOR, memory_config=config)
+
+
+class PoolSlices(NamedTuple):
+    """How a pool of a tensor in DRAM is cut into parts that fit into L1: rows or columns of the result."""
+
+    by_height: bool
+    count: int
+
+
+def sliced_pool_stages(
+    call: Call, final: TensorSpec, work: PoolWork, out: Two, window: Two, stride: Two
+) -> tuple[Composition, Sequence[PlannedTensor]]:
+    """The result in DRAM, then slice by slice: into shards, the rows of neighbours, the pool, and back to DRAM."""
+    c, x, slices = Composition(), call.specs[0], call["slices"]
+    batch, *sides = call["size"][:3]
+    padding, dilation = call["padding"] or (0, 0, 0, 0), call["dilation"] or (1, 1)
+    axis = 0 if slices.by_height else 1
+    before = padding[2 * axis]
+    reach = dilation[axis] * (window[axis] - 1) + 1
+    key: Hashable = (call.name, call.specs, slices, *(call[name] for name in OPTIONS))
+    made = c.allocate(final)
+    for i in range(slices.count):
+        start, end = (place * out[axis] // slices.count for place in (i, i + 1))
+        first, last = start * stride[axis] - before, (end - 1) * stride[axis] - before + reach
+        cut = min(sides[axis], last) - max(0, first)
+        _require_slice(call, cut, reach)
+        size, windows, border = [batch, *sides], list(out), list(padding)
+        size[1 + axis], windows[axis] = cut, end - start
+        border[2 * axis : 2 * axis + 2] = max(0, -first), max(0, last - sides[axis])
+        part = replace(work, rows=batch * prod(windows))
+        cores = choose_cores(call, part)
+        config = input_memory(cores, part, prod(size))
+        assert config.shard_spec is not None, "a pool works on two-dimensional shards"
+        flat = TensorSpec((1, 1, prod(size), x.shape[-1]), x.dtype, x.layout, memory_config=config)
+        shards = c.run("padded_slice", flat, PlannedTensor(x))
+        down, across = windows
+        sticks = count_halo_rows(size, (down, across), window, stride, border, dilation, cores.cores_rows)
+        halo = c.allocate(halo_spec(cores, sticks, config.shard_spec.shape[1], x.dtype))
+        c.launch((key, "halo", config))
+        c.free(shards)
+        shape = (1, 1, part.rows, final.shape[-1])
+        pooled = c.allocate(TensorSpec(shape, final.dtype, final.layout, memory_config=shard_output(cores, part)))
+        c.launch((key, "pool", config))
+        c.free(halo)
+        c.launch((key, "slice_write", config))
+        c.free(pooled)
+    return c, [made]
+
+
+def _require_slice(call: Call, cut: int, reach: int) -> None:
+    slices = call["slices"]
+    dim = "height" if slices.by_height else "width"
+    require(
+        cut >= reach,
+        f"Cannot fit Pool2D operation in L1 memory with DRAM slicing. The smallest input slice (size={cut}) in the {dim} "
+        f"dimension is smaller than the effective kernel size ({reach}). Num slices: {slices.count}, Slicing dimension: "
+        f"{dim}.",
+        f"slices of {reach} or more",
+        "Use fewer slices.",
+    )
 
 
 def pool_stages(

@@ -14,14 +14,14 @@ from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.chip.numerics import engine
 from ttmesh.ops.catalogue.definition import Golden, composite, device_operation
 from ttmesh.ops.catalogue.spec_rules import Inferred
-from ttmesh.ops.configs.conv_config import borders, pair
+from ttmesh.ops.configs.conv_config import Op2DSliceConfig, Op2DSliceType, borders, pair
 from ttmesh.ops.goldens import pool_resample as goldens
 from ttmesh.ops.lane_functions.engine_windows import sum_windows
 from ttmesh.ops.pool.pool_sharding import PoolWork, choose_cores, index_bytes, shard_output
-from ttmesh.ops.pool.pool_stages import pool_stages
+from ttmesh.ops.pool.pool_stages import PoolSlices, pool_stages, sliced_pool_stages
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.calls.launch_op import Call
-from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 from ttmesh.tensor.transfer.transfers import deallocate
@@ -51,7 +51,10 @@ def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
         dtype = call["out_dtype"]
         if i:  # indices count within one image
             dtype = DataType.UINT16 if call["size"][1] * call["size"][2] <= 65535 else DataType.UINT32
-        memory_config = call["memory_config"] or _choose_memory(call, shape, layout, x)
+        if call["slices"] is not None:
+            memory_config = DRAM_MEMORY_CONFIG
+        else:
+            memory_config = call["memory_config"] or _choose_memory(call, shape, layout, x)
         specs.append(TensorSpec(shape, dtype, layout, memory_config=memory_config))
     return specs
 
@@ -92,7 +95,19 @@ def _stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Composition, Seq
         image = torch.empty(height, width, device="meta")
         out = _count_windows(image, window, stride, padding, dilation, call["ceil_mode"])
     assert batch * out[0] * out[1] == rows, "windows are counted as the pool counts them"
-    return pool_stages(call, results, _describe_work(call, rows, results[0].layout), out, window, stride)
+    work = _describe_work(call, rows, results[0].layout)
+    if call["slices"] is not None:
+        return sliced_pool_stages(call, results[0], work, out, window, stride)
+    return pool_stages(call, results, work, out, window, stride)
+
+
+def _read_slices(x: Tensor, config: Op2DSliceConfig | None) -> PoolSlices | None:
+    """The slices of a tensor in DRAM; tensors in L1 fit already."""
+    if config is None or config.num_slices <= 1 or x.device() is None or x.memory_config().is_l1():
+        return None
+    if config.slice_type is Op2DSliceType.L1_FULL:
+        return None
+    return PoolSlices(config.slice_type is Op2DSliceType.DRAM_HEIGHT, config.num_slices)
 
 
 def _window_of(call: Call) -> tuple[int, int]:
@@ -280,6 +295,7 @@ def max_pool2d(
     dilation: Sequence[int],
     ceil_mode: bool,
     memory_config: MemoryConfig | None,
+    dram_slice_config: Op2DSliceConfig | None,
     applied_shard_scheme: object,
     deallocate_input: bool,
     return_indices: bool,
@@ -300,6 +316,7 @@ def max_pool2d(
         kind="max",
         memory_config=memory_config,
         applied_shard_scheme=applied_shard_scheme,
+        slices=None if return_indices else _read_slices(input_tensor, dram_slice_config),
         out_dtype=DataType.BFLOAT16 if dtype is None else dtype,
         out_layout=Layout.ROW_MAJOR if output_layout is None else output_layout,
     )
@@ -320,6 +337,7 @@ def avg_pool2d(
     count_include_pad: bool,
     divisor_override: int | None,
     memory_config: MemoryConfig | None,
+    dram_slice_config: Op2DSliceConfig | None,
     applied_shard_scheme: object,
     deallocate_input: bool,
     dtype: DataType | None,
@@ -338,6 +356,7 @@ def avg_pool2d(
         kind="avg",
         memory_config=memory_config,
         applied_shard_scheme=applied_shard_scheme,
+        slices=_read_slices(input_tensor, dram_slice_config),
         out_dtype=DataType.BFLOAT16 if dtype is None else dtype,
         out_layout=Layout.ROW_MAJOR if output_layout is None else output_layout,
     )
@@ -354,6 +373,7 @@ def _define_adaptive(name: str, kind: str, golden: Golden) -> None:
         channels: int,
         output_size: Sequence[int],
         memory_config: MemoryConfig | None,
+        dram_slice_config: Op2DSliceConfig | None,
         applied_shard_scheme: object,
         deallocate_input: bool,
     ) -> Any:
@@ -365,6 +385,7 @@ def _define_adaptive(name: str, kind: str, golden: Golden) -> None:
             kind=kind,
             memory_config=memory_config,
             applied_shard_scheme=applied_shard_scheme,
+            slices=_read_slices(input_tensor, dram_slice_config),
             out_dtype=DataType.BFLOAT16,
             out_layout=Layout.ROW_MAJOR,
         )

@@ -93,6 +93,8 @@ def adds_bias_after(call: Call, bias: TensorSpec) -> bool:
     """Whether TT-NN adds the bias by a program of its own (tt-metal e4f9f0b, confirmed on 0.81.1)."""
     a, b = call.specs[:2]
     config = type(call["program_config"]).__name__
+    if config == "MatmulMultiCoreReuseProgramConfig" and _covers_block(call, bias):
+        return False
     if prod(b.shape[:-2]) > 1 or prod(bias.shape[:-2]) > 1 or config == "MatmulMultiCoreReuseProgramConfig":
         return True
     height = a.tile.tile_shape[1 if call["transpose_a"] else 0] if a.layout is Layout.TILE else 32
@@ -108,3 +110,13 @@ def adds_bias_after(call: Call, bias: TensorSpec) -> bool:
     if a.memory_config.is_sharded():
         return False
     return not _all_in_dram(call)
+
+
+def _covers_block(call: Call, bias: TensorSpec) -> bool:
+    """Whether a bias has all rows and columns of the result and one core computes a whole matrix: then it is fused."""
+    a, b, config = *call.specs[:2], call["program_config"]
+    if call["transpose_a"] or call["transpose_b"] or len(bias.shape) < 2 or prod(bias.shape[:-2]) > 1:
+        return False
+    rows, columns = a.padded_shape[-2], b.padded_shape[-1]
+    whole = config.per_core_N * b.tile.tile_shape[1] == columns and config.per_core_M * a.tile.tile_shape[0] >= rows
+    return whole and tuple(bias.shape[-2:]) == (rows, columns)
