@@ -53,7 +53,7 @@ class PoolSlices(NamedTuple):
     """How a pool of a tensor in DRAM is cut into parts that fit into L1: rows or columns of the result."""
 
     by_height: bool
-    count: int
+    parts: int
 
 
 def sliced_pool_stages(
@@ -68,8 +68,8 @@ def sliced_pool_stages(
     reach = dilation[axis] * (window[axis] - 1) + 1
     key: Hashable = (call.name, call.specs, slices, *(call[name] for name in OPTIONS))
     made = c.allocate(final)
-    for i in range(slices.count):
-        start, end = (place * out[axis] // slices.count for place in (i, i + 1))
+    for i in range(slices.parts):
+        start, end = (place * out[axis] // slices.parts for place in (i, i + 1))
         first, last = start * stride[axis] - before, (end - 1) * stride[axis] - before + reach
         cut = min(sides[axis], last) - max(0, first)
         _require_slice(call, cut, reach)
@@ -102,7 +102,7 @@ def _require_slice(call: Call, cut: int, reach: int) -> None:
     require(
         cut >= reach,
         f"Cannot fit Pool2D operation in L1 memory with DRAM slicing. The smallest input slice (size={cut}) in the {dim} "
-        f"dimension is smaller than the effective kernel size ({reach}). Num slices: {slices.count}, Slicing dimension: "
+        f"dimension is smaller than the effective kernel size ({reach}). Num slices: {slices.parts}, Slicing dimension: "
         f"{dim}.",
         f"slices of {reach} or more",
         "Use fewer slices.",
