@@ -110,6 +110,7 @@ from ttmesh.tensor.transfer.device_tensors import aggregate_tensor as aggregate_
 from ttmesh.tensor.transfer.overlapped_tensors import OverlappedTensor as OverlappedTensor
 from ttmesh.tensor.transfer.partial_copy import copy_host_to_device_tensor_partial as copy_host_to_device_tensor_partial
 from ttmesh.tensor.transfer.serialization import DumpTensorMode as DumpTensorMode, as_tensor as as_tensor, dump_tensor as dump_tensor, load_tensor as load_tensor
+from ttmesh.tensor.transfer.stream_services import D2HStreamService as D2HStreamService, H2DStreamService as H2DStreamService
 from ttmesh.tensor.transfer.transfers import allocate_tensor_on_device as allocate_tensor_on_device, allocate_tensor_on_host as allocate_tensor_on_host, copy_device_to_host_tensor as copy_device_to_host_tensor, copy_host_to_device_tensor as copy_host_to_device_tensor, deallocate as deallocate, element_size as element_size, from_device as from_device, from_torch as from_torch, get_memory_config as get_memory_config, has_storage_type_of as has_storage_type_of, has_tile_padding as has_tile_padding, is_sharded as is_sharded, is_tensor_storage_on_device as is_tensor_storage_on_device, reallocate as reallocate, tile_size as tile_size, to_device as to_device, to_torch as to_torch
 from ttmesh.tensor.transfer.worker_cores import get_optimal_worker_cores_for_sharded_tensor as get_optimal_worker_cores_for_sharded_tensor
 from ttmesh.tensor.visualize import visualize_mesh_device as visualize_mesh_device, visualize_system_mesh as visualize_system_mesh, visualize_tensor as visualize_tensor

@@ -106,6 +106,7 @@ _MODULES = {
     "ttmesh.tensor.transfer.batch_padding": "pad_batch",  # ours: TT-NN leaves batches that do not divide to the program
     "ttmesh.tensor.visualize": "visualize_mesh_device visualize_tensor visualize_system_mesh",
     "ttmesh.tensor.spec.tensor_text": "set_printoptions",
+    "ttmesh.tensor.transfer.stream_services": "H2DStreamService D2HStreamService",
     "ttmesh.tensor.transfer.worker_cores": "get_optimal_worker_cores_for_sharded_tensor",
     "ttmesh.ops.configs.activations": "UnaryOpType UnaryWithParam GeluVariant SigmoidMode string_to_unary_with_param",
     "ttmesh.ops.complex.complex_tensors": "ComplexTensor",

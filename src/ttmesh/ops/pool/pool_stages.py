@@ -50,7 +50,7 @@ def halo_spec(cores: ParallelConfig, rows: int, width: int, dtype: DataType) -> 
 
 
 class PoolSlices(NamedTuple):
-    """How a pool of a tensor in DRAM is cut into parts that fit into L1: rows or columns of the result."""
+    """How a pool of a tensor in DRAM is divided into parts that fit into L1: rows or columns of the result."""
 
     by_height: bool
     parts: int
@@ -71,10 +71,10 @@ def sliced_pool_stages(
     for i in range(slices.parts):
         start, end = (place * out[axis] // slices.parts for place in (i, i + 1))
         first, last = start * stride[axis] - before, (end - 1) * stride[axis] - before + reach
-        cut = min(sides[axis], last) - max(0, first)
-        _require_slice(call, cut, reach)
+        extent = min(sides[axis], last) - max(0, first)
+        _require_slice(call, extent, reach)
         size, windows, border = [batch, *sides], list(out), list(padding)
-        size[1 + axis], windows[axis] = cut, end - start
+        size[1 + axis], windows[axis] = extent, end - start
         border[2 * axis : 2 * axis + 2] = max(0, -first), max(0, last - sides[axis])
         part = replace(work, rows=batch * prod(windows))
         cores = choose_cores(call, part)
@@ -96,12 +96,12 @@ def sliced_pool_stages(
     return c, [made]
 
 
-def _require_slice(call: Call, cut: int, reach: int) -> None:
+def _require_slice(call: Call, extent: int, reach: int) -> None:
     slices = call["slices"]
     dim = "height" if slices.by_height else "width"
     require(
-        cut >= reach,
-        f"Cannot fit Pool2D operation in L1 memory with DRAM slicing. The smallest input slice (size={cut}) in the {dim} "
+        extent >= reach,
+        f"Cannot fit Pool2D operation in L1 memory with DRAM slicing. The smallest input slice (size={extent}) in the {dim} "
         f"dimension is smaller than the effective kernel size ({reach}). Num slices: {slices.parts}, Slicing dimension: "
         f"{dim}.",
         f"slices of {reach} or more",
