@@ -31,12 +31,14 @@ def test_a_pool_too_large_for_l1_fits_in_slices_and_stays_in_dram(device):
     slices = ttnn.Op2DSliceConfig(num_slices=8, slice_type=ttnn.Op2DDRAMSliceHeight)
 
     with pytest.raises(RuntimeError, match="Out of Memory"):
-        pool(device, tensor, None)
-    result = pool(device, tensor, slices)
+        pool(device, tensor, ttnn.Op2DL1FullSliceConfig)
+    result, chosen = pool(device, tensor, slices), pool(device, tensor, None)
 
     assert result.memory_config() == ttnn.DRAM_MEMORY_CONFIG
     wanted = torch.nn.functional.max_pool2d(expected, 3, 2, 1).permute(0, 2, 3, 1).reshape(1, 1, -1, 32)
     assert torch.equal(ttnn.to_torch(result).float(), wanted)
+    assert chosen.memory_config() == ttnn.DRAM_MEMORY_CONFIG
+    assert torch.equal(ttnn.to_torch(chosen), ttnn.to_torch(result))
 
 
 def test_slices_smaller_than_the_window_are_refused(device):

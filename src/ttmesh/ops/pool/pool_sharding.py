@@ -41,12 +41,12 @@ class PoolWork:
     index_bytes: int = 0  # of an element of the indices, where they are returned
 
 
-def choose_cores(call: Call, work: PoolWork) -> ParallelConfig:
+def choose_cores(call: Call, work: PoolWork, *, sliced: bool = False) -> ParallelConfig:
     """The input's cores, or for an interleaved input those that need the least L1."""
     given, grid = call.specs[0].memory_config, call.mesh.compute_with_storage_grid_size()
     if given.shard_spec is not None:
         return read_parallel_config(given)
-    whole = call["stride"] is None and call["slices"] is None
+    whole = call["stride"] is None and not sliced
     scheme = call["applied_shard_scheme"] or (WIDTH if whole else None)  # adaptive pools in L1
     if scheme is not None:
         return _spread(scheme, work, grid, TILE if work.tiled_input else STICK)

@@ -13,6 +13,7 @@ from ttmesh.ops.conv.conv_sharding import ParallelConfig
 from ttmesh.ops.pool.pool_sharding import PoolWork, choose_cores, input_memory, shard_output
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.distribution.allocate import footprint_of
 from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
 from ttmesh.tensor.spec.shard_config import div_up
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -50,45 +51,58 @@ def halo_spec(cores: ParallelConfig, rows: int, width: int, dtype: DataType) -> 
 
 
 class PoolSlices(NamedTuple):
-    """How a pool of a tensor in DRAM is divided into parts that fit into L1: rows or columns of the result."""
+    """How a pool of a tensor in DRAM is divided: rows or columns of the result; 0 parts: as few as fit into L1."""
 
     by_height: bool
     parts: int
 
 
+class PoolShape(NamedTuple):
+    """The windows of a pool: how many down and across, their size and their distance."""
+
+    out: Two
+    window: Two
+    stride: Two
+
+
+class _SliceShards(NamedTuple):
+    """What one slice takes of L1."""
+
+    rows: TensorSpec
+    halo: TensorSpec
+    pooled: TensorSpec
+
+
+def choose_slices(call: Call, final: TensorSpec, work: PoolWork, shape: PoolShape) -> PoolSlices | None:
+    """The slices of a pool: as many as asked for, or as few as fit into L1; None if the whole fits or is in L1."""
+    asked: PoolSlices | None = call["slices"]
+    if asked is None or asked.parts:
+        return asked
+    room = call.mesh.heap.map.banks[BufferType.L1].size
+    for parts in range(1, shape.out[0 if asked.by_height else 1] + 1):
+        slices = PoolSlices(asked.by_height, parts)
+        shards = _shard_slice(call, final, work, shape, slices, 0)
+        peak = sum(footprint_of(spec, call.mesh.heap.map).bank_bytes for spec in shards[:2])
+        if peak <= room:
+            return None if parts == 1 else slices
+    return None
+
+
 def sliced_pool_stages(
-    call: Call, final: TensorSpec, work: PoolWork, out: Two, window: Two, stride: Two
+    call: Call, final: TensorSpec, work: PoolWork, shape: PoolShape, slices: PoolSlices
 ) -> tuple[Composition, Sequence[PlannedTensor]]:
     """The result in DRAM, then slice by slice: into shards, the rows of neighbours, the pool, and back to DRAM."""
-    c, x, slices = Composition(), call.specs[0], call["slices"]
-    batch, *sides = call["size"][:3]
-    padding, dilation = call["padding"] or (0, 0, 0, 0), call["dilation"] or (1, 1)
-    axis = 0 if slices.by_height else 1
-    before = padding[2 * axis]
-    reach = dilation[axis] * (window[axis] - 1) + 1
+    c, x = Composition(), PlannedTensor(call.specs[0])
     key: Hashable = (call.name, call.specs, slices, *(call[name] for name in OPTIONS))
     made = c.allocate(final)
     for i in range(slices.parts):
-        start, end = (place * out[axis] // slices.parts for place in (i, i + 1))
-        first, last = start * stride[axis] - before, (end - 1) * stride[axis] - before + reach
-        extent = min(sides[axis], last) - max(0, first)
-        _require_slice(call, extent, reach)
-        size, windows, border = [batch, *sides], list(out), list(padding)
-        size[1 + axis], windows[axis] = extent, end - start
-        border[2 * axis : 2 * axis + 2] = max(0, -first), max(0, last - sides[axis])
-        part = replace(work, rows=batch * prod(windows))
-        cores = choose_cores(call, part)
-        config = input_memory(cores, part, prod(size))
-        assert config.shard_spec is not None, "a pool works on two-dimensional shards"
-        flat = TensorSpec((1, 1, prod(size), x.shape[-1]), x.dtype, x.layout, memory_config=config)
-        shards = c.run("padded_slice", flat, PlannedTensor(x))
-        down, across = windows
-        sticks = count_halo_rows(size, (down, across), window, stride, border, dilation, cores.cores_rows)
-        halo = c.allocate(halo_spec(cores, sticks, config.shard_spec.shape[1], x.dtype))
+        slice_shards = _shard_slice(call, final, work, shape, slices, i)
+        config = slice_shards.rows.memory_config
+        shards = c.run("padded_slice", slice_shards.rows, x)
+        halo = c.allocate(slice_shards.halo)
         c.launch((key, "halo", config))
         c.free(shards)
-        shape = (1, 1, part.rows, final.shape[-1])
-        pooled = c.allocate(TensorSpec(shape, final.dtype, final.layout, memory_config=shard_output(cores, part)))
+        pooled = c.allocate(slice_shards.pooled)
         c.launch((key, "pool", config))
         c.free(halo)
         c.launch((key, "slice_write", config))
@@ -96,8 +110,40 @@ def sliced_pool_stages(
     return c, [made]
 
 
-def _require_slice(call: Call, extent: int, reach: int) -> None:
-    slices = call["slices"]
+def _shard_slice(
+    call: Call, final: TensorSpec, work: PoolWork, shape: PoolShape, slices: PoolSlices, i: int
+) -> _SliceShards:
+    """The shards of one slice: its rows, those with the rows of neighbours, and its part of the result."""
+    out, window, stride = shape
+    x, (batch, *sides) = call.specs[0], call["size"][:3]
+    padding, dilation = call["padding"] or (0, 0, 0, 0), call["dilation"] or (1, 1)
+    axis = 0 if slices.by_height else 1
+    reach = dilation[axis] * (window[axis] - 1) + 1
+    start, end = (place * out[axis] // slices.parts for place in (i, i + 1))
+    first = start * stride[axis] - padding[2 * axis]
+    last = (end - 1) * stride[axis] - padding[2 * axis] + reach
+    extent = min(sides[axis], last) - max(0, first)
+    if slices.parts > 1:
+        _require_slice(slices, extent, reach)
+    size, windows, border = [batch, *sides], list(out), list(padding)
+    size[1 + axis], windows[axis] = extent, end - start
+    border[2 * axis : 2 * axis + 2] = max(0, -first), max(0, last - sides[axis])
+    part = replace(work, rows=batch * prod(windows))
+    cores = choose_cores(call, part, sliced=slices.parts > 1)
+    config = input_memory(cores, part, prod(size))
+    assert config.shard_spec is not None, "a pool works on two-dimensional shards"
+    down, across = windows
+    sticks = count_halo_rows(size, (down, across), window, stride, border, dilation, cores.cores_rows)
+    return _SliceShards(
+        TensorSpec((1, 1, prod(size), x.shape[-1]), x.dtype, x.layout, memory_config=config),
+        halo_spec(cores, sticks, config.shard_spec.shape[1], x.dtype),
+        TensorSpec(
+            (1, 1, part.rows, final.shape[-1]), final.dtype, final.layout, memory_config=shard_output(cores, part)
+        ),
+    )
+
+
+def _require_slice(slices: PoolSlices, extent: int, reach: int) -> None:
     dim = "height" if slices.by_height else "width"
     require(
         extent >= reach,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor as Lanes
@@ -18,7 +18,7 @@ from ttmesh.ops.configs.conv_config import Op2DSliceConfig, Op2DSliceType, borde
 from ttmesh.ops.goldens import pool_resample as goldens
 from ttmesh.ops.lane_functions.engine_windows import sum_windows
 from ttmesh.ops.pool.pool_sharding import PoolWork, choose_cores, index_bytes, shard_output
-from ttmesh.ops.pool.pool_stages import PoolSlices, pool_stages, sliced_pool_stages
+from ttmesh.ops.pool.pool_stages import PoolShape, PoolSlices, choose_slices, pool_stages, sliced_pool_stages
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
@@ -51,10 +51,9 @@ def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
         dtype = call["out_dtype"]
         if i:  # indices count within one image
             dtype = DataType.UINT16 if call["size"][1] * call["size"][2] <= 65535 else DataType.UINT32
-        if call["slices"] is not None:
+        memory_config = call["memory_config"] or _choose_memory(call, shape, layout, x)
+        if call["slices"] is not None and _plan(call, shape[2], TensorSpec(shape, dtype, layout)).slices is not None:
             memory_config = DRAM_MEMORY_CONFIG
-        else:
-            memory_config = call["memory_config"] or _choose_memory(call, shape, layout, x)
         specs.append(TensorSpec(shape, dtype, layout, memory_config=memory_config))
     return specs
 
@@ -80,32 +79,48 @@ def _describe_work(call: Call, rows: int, layout: Layout) -> PoolWork:
     )  # fmt: skip
 
 
-def _stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Composition, Sequence[PlannedTensor]] | None:
-    """The programs of a pool; a pool of whole images is a reduction."""
+class _PoolPlan(NamedTuple):
+    """How a pool runs: its work, its windows and its slices."""
+
+    work: PoolWork
+    shape: PoolShape
+    slices: PoolSlices | None
+
+
+def _plan(call: Call, rows: int, final: TensorSpec) -> _PoolPlan:
     batch, height, width, _ = call["size"]
-    rows, window = results[0].shape[2], _window_of(call)
+    window, work = _window_of(call), _describe_work(call, rows, final.layout)
     if call["stride"] is None:
-        out = tuple(call["window"])
-        stride = tuple(length // count for length, count in zip((height, width), out, strict=True))
-        if call["kind"] == "avg" and out == (1, 1):
-            return None
+        out: tuple[int, int] = tuple(call["window"])
+        down, across = (length // count for length, count in zip((height, width), out, strict=True))
+        stride = (down, across)
     else:
         stride = call["stride"]
         dilation, padding = call["dilation"] or (1, 1), call["padding"]
         image = torch.empty(height, width, device="meta")
         out = _count_windows(image, window, stride, padding, dilation, call["ceil_mode"])
     assert batch * out[0] * out[1] == rows, "windows are counted as the pool counts them"
-    work = _describe_work(call, rows, results[0].layout)
-    if call["slices"] is not None:
-        return sliced_pool_stages(call, results[0], work, out, window, stride)
-    return pool_stages(call, results, work, out, window, stride)
+    shape = PoolShape(out, window, stride)
+    return _PoolPlan(work, shape, choose_slices(call, final, work, shape))
+
+
+def _stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Composition, Sequence[PlannedTensor]] | None:
+    """The programs of a pool; a pool of whole images is a reduction."""
+    if call["stride"] is None and call["kind"] == "avg" and tuple(call["window"]) == (1, 1):
+        return None
+    plan = _plan(call, results[0].shape[2], results[0])
+    if plan.slices is not None:
+        return sliced_pool_stages(call, results[0], plan.work, plan.shape, plan.slices)
+    return pool_stages(call, results, plan.work, *plan.shape)
 
 
 def _read_slices(x: Tensor, config: Op2DSliceConfig | None) -> PoolSlices | None:
     """The slices of a tensor in DRAM; tensors in L1 fit already."""
-    if config is None or config.num_slices <= 1 or x.device() is None or x.memory_config().is_l1():
+    if x.device() is None or x.memory_config().is_l1() or x.memory_config().is_sharded():
         return None
-    if config.slice_type is Op2DSliceType.L1_FULL:
+    if config is None:
+        return PoolSlices(True, 0)
+    if config.num_slices == 1 or config.slice_type is Op2DSliceType.L1_FULL:
         return None
     return PoolSlices(config.slice_type is Op2DSliceType.DRAM_HEIGHT, config.num_slices)
 
@@ -378,6 +393,7 @@ def _define_adaptive(name: str, kind: str, golden: Golden) -> None:
         deallocate_input: bool,
     ) -> Any:
         """A pool whose windows are chosen so that the result has output_size."""
+        is_mean = kind == "avg" and pair(output_size) == (1, 1)
         result = _adaptive_pool(
             input=input_tensor,
             size=(batch_size, input_h, input_w, channels),
@@ -385,7 +401,7 @@ def _define_adaptive(name: str, kind: str, golden: Golden) -> None:
             kind=kind,
             memory_config=memory_config,
             applied_shard_scheme=applied_shard_scheme,
-            slices=_read_slices(input_tensor, dram_slice_config),
+            slices=None if is_mean else _read_slices(input_tensor, dram_slice_config),
             out_dtype=DataType.BFLOAT16,
             out_layout=Layout.ROW_MAJOR,
         )
