@@ -12,10 +12,12 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ttmesh.base.errors import MeshError
+from ttmesh.chip.backends.plain_dispatch_mode import PlainDispatchMode
+from ttmesh.tensor.calls.meta_functions import defer_compiler
 from ttmesh.tracking.client import call_site
 
 aten = torch.ops.aten
@@ -57,7 +59,7 @@ def missing_value(what: str) -> MissingValueError:
     )
 
 
-class HostTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class HostTensors(PlainDispatchMode):  # type: ignore[no-untyped-call]
     """Makes large tensors without values, and lets that spread to whatever is computed from one."""
 
     def __init__(self, assume: float | None, lines: Counter[str]) -> None:
@@ -159,6 +161,7 @@ def without_values(assume: float | None = None, lines: Counter[str] | None = Non
         except (RuntimeError, ValueError):
             return load(*args, **kwargs)
 
+    defer_compiler()
     torch.load = load_mapped
     try:
         with HostTensors(assume, Counter() if lines is None else lines) as tensors, ReadMethods(tensors):

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from ttmesh.chip.backends.plain_dispatch_mode import PlainDispatchMode
 from ttmesh.chip.formats.kernels.gpu_loader import find_gpu_kernels
 
 aten = torch.ops.aten
@@ -207,15 +207,7 @@ def uses_indices(body: Callable[[], Any]) -> bool:
     return bool(noticing.found)
 
 
-class _OwnMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A mode without torch's decorator for compiled frames, which would import the compiler at the first call."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
-
-
-class _Noticing(_OwnMode):  # type: ignore[no-untyped-call]
+class _Noticing(PlainDispatchMode):  # type: ignore[no-untyped-call]
     """Notes whether a guarded function is called."""
 
     found = False
@@ -227,7 +219,7 @@ class _Noticing(_OwnMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
-class _Clamping(_OwnMode):  # type: ignore[no-untyped-call]
+class _Clamping(PlainDispatchMode):  # type: ignore[no-untyped-call]
     """Clamps the indices of guarded functions."""
 
     def __init__(self, guard: IndexGuard) -> None:

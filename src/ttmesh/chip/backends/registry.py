@@ -10,7 +10,7 @@ import ttmesh.chip.backends as folder
 from ttmesh.base.errors import SettingError, one_of, suggest_names
 from ttmesh.chip.backends.backend_protocol import Backend
 
-_NOT_BACKENDS = {"backend_protocol", "cuda_graphs", "idle_threads", "index_guard", "registry"}
+_NOT_BACKENDS = {"backend_protocol", "cuda_graphs", "idle_threads", "index_guard", "plain_dispatch_mode", "registry"}
 
 
 @functools.cache
