@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ttmesh.base.errors import ShapeError
+from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.ccl.collectives.collective_semaphores import program_stages
 from ttmesh.ccl.planning import plan_executor
 from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, mesh_of, run
@@ -73,9 +73,15 @@ def decide_all_to_all(request: Request) -> Decision:
     groups, spec = find_groups(request, request["axis"]), request.tensor.spec
     in_dim, out_dim, n = request["in_dim"], request["out_dim"], groups.group_size
     extent = spec.shape[out_dim]
+    if n == 1 and request.name.endswith("_generic"):
+        raise MeshError(
+            f"all_to_all_async is a collective operation and requires more than 1 device, but has {n}",
+            expected="an axis of two chips or more",
+            fix="Choose another cluster_axis.",
+        )
     if extent % n:
         raise ShapeError(
-            f"AllToAllAsync: out_dim {out_dim} of extent {extent} must be divisible by the number of devices {n}",
+            f"AllToAllAsync: input tensor dimension {extent} must be divisible by num_devices {n}",
             expected=f"a multiple of {n}",
             fix="Choose another out_dim or pad the tensor.",
         )
@@ -117,7 +123,9 @@ def decide_all_to_all(request: Request) -> Decision:
         (result,),
         run_plan if request["algorithm"] else compute,
         groups.loads(plan, size * n, up=[size] * n, down=[size] * n),
-        scattered_topology(request.tensor, out_dim, request["axis"]),
+        request.tensor.tensor_topology()
+        if request.name.endswith("_generic")
+        else scattered_topology(request.tensor, out_dim, request["axis"]),
         exchange_axes=exchange_axes,
         compute_on_rank=None if exchange_axes is None or request["algorithm"] else compute_on_rank,
         stages=program_stages(request, "all_to_all", [result]) if request.name.endswith("_generic") else None,

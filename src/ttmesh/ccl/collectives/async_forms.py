@@ -14,12 +14,12 @@ from typing import Any
 from ttmesh.base.errors import MeshError, NotEmulatedError
 from ttmesh.ccl.collectives.all_to_all import exchange
 from ttmesh.ccl.collectives.reduce_gather import decide_gather_of_others, gather, reduce_all, scatter
-from ttmesh.ccl.planning.collective_call import check_common, collective, mesh_of, run
-from ttmesh.ccl.planning.group_plan import check_axis, normalize_tensor_dim
+from ttmesh.ccl.collectives.ring_buffer_checks import check_high_bandwidth, check_ring_buffers
+from ttmesh.ccl.planning.collective_call import Request, check_common, collective, mesh_of, run
+from ttmesh.ccl.planning.group_plan import check_axis, find_usable_topology, normalize_tensor_dim
 from ttmesh.ccl.planning.reduction_terms import ReduceType
 from ttmesh.fabric.fabric_config import Topology
 from ttmesh.mesh.allocation.sub_devices import SubDeviceId
-from ttmesh.ops.catalogue.parameter_tags import Tag
 from ttmesh.tensor.distribution.allocate import footprint_of
 from ttmesh.tensor.spec.kind import kind_of
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
@@ -144,6 +144,7 @@ def high_bw_all_gather(
             expected="no input_batch_index and gathered_dim_size",
             fix="Slice the tensor first.",
         )
+    check_high_bandwidth(input_tensor, output_tensor)
     return gather(
         "ttnn.experimental.high_bw_all_gather", input_tensor, dim, cluster_axis=cluster_axis, num_links=num_links,
         subdevice_id=subdevice_id, output=output_tensor, replicates_axis=True,
@@ -153,9 +154,7 @@ def high_bw_all_gather(
 _RING_GATHER = "ttnn.experimental.ring_attention_all_gather_async"
 
 
-@collective(
-    _RING_GATHER, no_effect={"memory_config": Tag("no effect", "The given buffers have their own memory config.")}
-)
+@collective(_RING_GATHER)
 def ring_attention_all_gather_async(
     input_tensor: list[Tensor],
     persistent_output_buffer: list[Tensor],
@@ -163,12 +162,14 @@ def ring_attention_all_gather_async(
     cluster_axis: int,
     topology: Topology,
     num_links: int | None = None,
+    memory_config: MemoryConfig | None = None,
     subdevice_id: SubDeviceId | None = None,
 ) -> list[Tensor]:
     """Gather the other devices' shards of several tensors into buffers; a buffer's slice of the own shard is not written."""
     mesh = mesh_of(_RING_GATHER, [*input_tensor, *persistent_output_buffer])
     check_axis(mesh, cluster_axis)
     options = {"axis": cluster_axis, "topology": topology, "mode": check_common(mesh, None, num_links, subdevice_id)}
+    check_ring_buffers(input_tensor, persistent_output_buffer, dim, mesh.shape[cluster_axis], memory_config)
     results = []
     for tensor, output in zip(input_tensor, persistent_output_buffer, strict=True):
         dim_position = normalize_tensor_dim(
@@ -216,6 +217,16 @@ def reduce_scatter_minimal_async_create_intermediate_buffer(
     input_tensor: Tensor, dim: int, cluster_axis: int | None = None
 ) -> list[Tensor]:
     """The two staging buffers that TT-NN's reduce_scatter accepts; ttmesh does not use them."""
+    mesh = mesh_of("reduce_scatter_minimal_async_create_intermediate_buffer", [input_tensor])
+    request = Request("", mesh, (input_tensor,), (), {"topology": Topology.Ring})
+    if find_usable_topology(request, cluster_axis) is not Topology.Ring or dim % len(input_tensor.shape) == 0:
+        raise MeshError(
+            "reduce_scatter_minimal_async_create_intermediate_buffer only applies to the contiguous fast path (Ring "
+            "topology, scatter dim != 0). For other configurations the intermediate has the input tensor shape and can be "
+            "allocated directly.",
+            expected="a ring and another dim than 0",
+            fix="Allocate a tensor like the input.",
+        )
     return [_allocate_buffer(input_tensor, input_tensor.shape) for _ in range(2)]
 
 

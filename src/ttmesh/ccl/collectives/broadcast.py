@@ -184,14 +184,15 @@ def decide_mesh_partition(request: Request) -> Decision:
     groups = find_groups(request, request["axis"], whole_mesh=True)  # a chip's part depends on its place in the mesh
     dim, spec = request["dim"], request.tensor.spec
     n, extent = groups.group_size, spec.shape[dim]
+    shape = [*spec.shape]
+    shape[dim] = extent // n
+    request.result_spec(shape)
     if extent % n:
         raise ShapeError(
             f"input shape {spec.shape!r} must be divisible by cluster axis size {n}",
             expected=f"a multiple of {n} along dim {dim}",
             fix="Partition another dim or pad the tensor.",
         )
-    shape = [*spec.shape]
-    shape[dim] = extent // n
     negative_dim = dim - len(shape)
     if n > 1 and spec.layout is Layout.TILE and negative_dim >= -2 and shape[dim] % spec.tile.tile_shape[negative_dim]:
         side = "width" if negative_dim == -1 else "height"

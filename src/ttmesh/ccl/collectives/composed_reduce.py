@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import MeshError
+from ttmesh.ccl.collectives.collective_semaphores import brings_semaphores
 from ttmesh.ccl.collectives.collective_stages import TILE, Composed, run_all_gather, run_reduce_scatter
 from ttmesh.ccl.collectives.composed_gather import join_broadcast
 from ttmesh.ccl.collectives.composed_scatter import is_composed_scatter
@@ -81,11 +82,15 @@ def _scatter_and_gather(c: Composition, request: Request, x: PlannedTensor, fina
     dim = find_scatter_dim(x.spec, n)
     shape = list(x.spec.shape)
     shape[dim] //= n
-    part = TensorSpec(shape, final.dtype, x.spec.layout, memory_config=final.memory_config)
+    leaves = brings_semaphores(request) and request.tensor.spec.memory_config.is_sharded()
+    config = x.spec.memory_config if leaves else final.memory_config
+    part = TensorSpec(shape, final.dtype, x.spec.layout, memory_config=config)
     scattered = run_reduce_scatter(c, request, x, dim, part)
     c.free(x)
-    made = run_all_gather(c, request, scattered, dim, final)
+    made = run_all_gather(c, request, scattered, dim, final.with_memory_config(config))
     c.free(scattered)
+    if config != final.memory_config:
+        made = c.replace(made, c.run("to_memory_config", final, made))
     return made
 
 

@@ -33,6 +33,25 @@ def check_routes(request: Request) -> None:
             )
 
 
+def check_ring(request: Request) -> None:
+    """Raise if the axis of a direct reduce_scatter is no ring."""
+    shape = request.mesh.shape
+    if request["axis"] is None and not shape.is_line_topology():
+        raise MeshError(
+            f"reduce_scatter_minimal_direct requires an explicit cluster_axis on a {shape!r} mesh: with both extents above "
+            "one the ring is not defined",
+            expected="0 or 1",
+            fix="Pass cluster_axis.",
+        )
+    if find_usable_topology(request, request["axis"]) is not Topology.Ring:
+        raise MeshError(
+            "reduce_scatter_minimal_direct supports Ring topology only (a line would need per-destination direction "
+            "clamping)",
+            expected="a ring fabric, and a link between the ends of the axis",
+            fix="Use ttnn.reduce_scatter, or configure FABRIC_1D_RING before opening the mesh.",
+        )
+
+
 def check_directions(request: Request, n: int) -> None:
     """Raise if a ring is asked for along an axis whose ends no link joins: both neighbours lie in one direction."""
     if request.over_host or request["topology"] not in (Topology.Ring, Topology.Torus):

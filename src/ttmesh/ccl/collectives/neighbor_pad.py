@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from ttmesh.base.dtypes import Layout
 from ttmesh.base.errors import MeshError
 from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, collective, mesh_of, run
 from ttmesh.ccl.planning.group_plan import ChipGroups, check_axis, find_groups, normalize_tensor_dim
@@ -14,6 +15,7 @@ from ttmesh.ccl.planning.plan_traffic import Loads, add_loads, count_link_bytes
 from ttmesh.ccl.planning.transfer_plan import Transfer, TransferPlan
 from ttmesh.fabric.fabric_config import Topology
 from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
 MODES = ("zeros", "replicate")
@@ -85,8 +87,29 @@ def slice_reshard_async(
     return result
 
 
+def _check_rows(spec: TensorSpec, sharded_text: str) -> None:
+    """Raise for tiles and shards: the rows of neighbours are copied as they lie."""
+    if spec.layout is not Layout.ROW_MAJOR:
+        raise MeshError(
+            f"Unsupported input tensor layout Layout::{spec.layout.name}.",
+            expected="ROW_MAJOR",
+            fix="Convert it with ttnn.to_layout first.",
+        )
+    if spec.memory_config.is_sharded():
+        raise MeshError(
+            sharded_text, expected="an interleaved tensor", fix="Convert it with ttnn.to_memory_config first."
+        )
+
+
 def _decide_neighbor_pad(request: Request) -> Decision:
     groups, dim, spec = find_groups(request, request["axis"]), request["dim"], request.tensor.spec
+    if dim >= len(spec.shape) - 1:
+        raise MeshError(
+            f"Error, neighbor pad only supports padding non-last dim, provided dim={dim} for rank-{len(spec.shape)} tensor",
+            expected=f"a dim below {len(spec.shape) - 1}",
+            fix="Change dim.",
+        )
+    _check_rows(spec, "Neighbor pad does not support sharded input tensors.")
     left, right = request["left"], request["right"]
     shape = [*spec.shape]
     extent = shape[dim]
@@ -138,9 +161,18 @@ def _decide_slice_reshard(request: Request) -> Decision:
     groups, dim, spec = find_groups(request, request["axis"]), request["dim"], request.tensor.spec
     n, offset, length = groups.group_size, request["offset"], request["length"]
     extent = spec.shape[dim]
+    if dim:
+        raise MeshError(
+            f"Error, neighbor pad currently only supports sharding dim 0, provided {dim}",
+            expected="0",
+            fix="Change dim.",
+        )
+    _check_rows(spec, "Slice reshard does not support sharded input tensors.")
     if length % n:
         raise MeshError(
-            f"output_dim_shape {length} over {n} devices", expected=f"a multiple of {n}", fix="Change output_dim_shape."
+            "Output dim shape must be divisible by num devices on cluster axis",
+            expected=f"a multiple of {n}, not {length}",
+            fix="Change output_dim_shape.",
         )
     shard_extent = length // n
     shape = [*spec.shape]

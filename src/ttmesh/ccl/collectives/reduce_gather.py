@@ -15,7 +15,7 @@ from ttmesh.ccl.collectives.collective_semaphores import brings_semaphores
 from ttmesh.ccl.collectives.composed_gather import all_gather_stages, gather_spec, is_composed_gather
 from ttmesh.ccl.collectives.composed_reduce import all_reduce_stages, check_all_reduce
 from ttmesh.ccl.collectives.composed_scatter import reduce_scatter_stages
-from ttmesh.ccl.collectives.line_checks import check_routes
+from ttmesh.ccl.collectives.line_checks import check_ring, check_routes
 from ttmesh.ccl.collectives.scatter_checks import check_reduce_scatter
 from ttmesh.ccl.planning import plan_executor
 from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, collective, mesh_of, run
@@ -105,8 +105,11 @@ def scatter(
         "reduction": reduction_name(reduction), "mode": check_common(mesh, mode, num_links, subdevice_id),
         "use_l1_small_for_semaphores": use_l1_small_for_semaphores,
     }  # fmt: skip
+    request = Request(name, mesh, (tensor,), (), {"axis": cluster_axis, **options})
     if name.startswith("ttnn.experimental.") and mode is None and algorithm is None:
-        check_routes(Request(name, mesh, (tensor,), (), {"axis": cluster_axis, **options}))
+        check_routes(request)
+    if name.endswith("reduce_scatter_minimal_direct"):
+        check_ring(request)
     axes: list[int | None] = (
         [cluster_axis] if (axis_list := list_axes_in_turn(mesh, cluster_axis, algorithm)) is None else [*axis_list]
     )
@@ -202,14 +205,15 @@ def decide_reduce_scatter(request: Request) -> Decision:
     groups, name, dim = find_groups(request, request["axis"]), request["reduction"], request["dim"]
     n, spec = groups.group_size, request.tensor.spec
     extent = spec.shape[dim]
+    shape = [*spec.shape]
+    shape[dim] = extent // n
+    if brings_semaphores(request):
+        request.result_spec(shape)
     check_reduce_scatter(request, dim, n)
     size = spec.packed_size_bytes
     plan = groups.plan("reduce_scatter", size)
     add = chip_adder(spec.dtype, request.mesh.arch())
     combine, negative_dim, rank_reduction = make_combine(name, add), dim - len(spec.shape), groups.rank_reduction
-    shape = [*spec.shape]
-    shape[dim] = extent // n
-
     in_order = prod(shape[:dim]) == 1  # the shards are already contiguous
     sharded_shape = (-1, n, *shape)
 
@@ -307,19 +311,24 @@ def _check_one_dimension(request: Request, dim: int, shape: Sequence[int]) -> No
 
 def decide_gather_of_others(request: Request) -> Decision:
     """Decide an all_gather into a tensor whose slice for a chip's own shard is not written."""
-    decision, groups, dim = decide_all_gather(request), find_groups(request, request["axis"]), request["dim"]
-    extent = request.tensor.shape[dim]
+    decision = decide_all_gather(replace(request, outputs=()))
+    groups, dim = find_groups(request, request["axis"]), request["dim"]
+    extent, buffer = request.tensor.shape[dim], request.tensors[1]
+    length = extent * groups.group_size
 
     def compute(lanes: torch.Tensor, output: torch.Tensor) -> tuple[torch.Tensor]:
         (gathered,) = decision.compute(lanes)
         kept_lanes, gathered_lanes = groups.lane_groups.split(output), groups.lane_groups.split(gathered)
-        result = gathered_lanes.expand(gathered_lanes.shape[0], groups.group_size, *gathered_lanes.shape[2:]).clone()
+        result = kept_lanes.expand(
+            max(kept_lanes.shape[0], gathered_lanes.shape[0]), groups.group_size, *kept_lanes.shape[2:]
+        ).clone()
+        result.narrow(dim + 2, 0, length).copy_(gathered_lanes)
         for chip in range(groups.group_size):
             own_shard = kept_lanes[:, chip if kept_lanes.shape[1] > 1 else 0].narrow(dim + 1, chip * extent, extent)
             result[:, chip].narrow(dim + 1, chip * extent, extent).copy_(own_shard)
         return (groups.lane_groups.merge(result),)
 
-    return replace(decision, compute=compute)
+    return replace(decision, specs=(buffer.spec,), compute=compute, stages=None)
 
 
 def _concat_group(group_lanes: torch.Tensor, n: int, negative_dim: int, reverse: bool) -> torch.Tensor:

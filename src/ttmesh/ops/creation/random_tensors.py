@@ -98,7 +98,7 @@ def rand(
     low, high = inclusive_range(low, high, result_dtype)
     mesh_dims, topology = (
         [1] * device.shape.dims(),
-        TensorTopology.create_fully_replicated_tensor_topology(device.shape),
+        TensorTopology.replicated_along_axes(device.shape),
     )
     local = list(shape)
     if mesh_mapper is not None:
@@ -162,7 +162,12 @@ def _randn_lane(spec: TensorSpec, seed: int, lane_axes: int, torch_device: torch
     return torch.randn(shape, generator=torch.Generator(torch_device).manual_seed(seed), device=torch_device)
 
 
-RANDN = device_operation("ttnn.randn", out=requested_spec, runtime=("seed",))(_randn_lane)
+RANDN = device_operation(
+    "ttnn.randn",
+    out=requested_spec,
+    runtime=("seed",),
+    topology=lambda call: TensorTopology.replicated_along_axes(call.mesh.shape),
+)(_randn_lane)
 
 
 @composite("ttnn.randn")

@@ -15,8 +15,10 @@ from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.creation.full import create_filled, requested_spec
 from ttmesh.ops.goldens import moreh as goldens
 from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.kind import kind_of
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
+from ttmesh.tensor.spec.tensor_topology import TensorTopology
 from ttmesh.tensor.tensor import Tensor
 
 
@@ -30,9 +32,10 @@ def moreh_full(
     memory_config: MemoryConfig | None,
 ) -> Tensor:
     """A tensor of one value."""
-    return create_filled(
+    made = create_filled(
         shape, fill_value, dtype or bfloat16, Layout.TILE if layout is None else layout, device, memory_config
     )
+    return Tensor.on_device(kind_of(made.spec, TensorTopology.replicated_along_axes(device.shape)), made.buffer, device)
 
 
 def _full_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
@@ -57,7 +60,12 @@ def _arange_lane(
     return (values.long() if spec.dtype in INTEGERS else values.float()).reshape(*[1] * lane_axes, *spec.shape)
 
 
-_ARANGE = device_operation("ttnn.moreh_arange", out=requested_spec, outputs=("output",))(_arange_lane)
+_ARANGE = device_operation(
+    "ttnn.moreh_arange",
+    out=requested_spec,
+    outputs=("output",),
+    topology=lambda call: TensorTopology.replicated_along_axes(call.mesh.shape),
+)(_arange_lane)
 
 
 def _check_arange(

@@ -35,6 +35,12 @@ class TensorTopology:
         return TensorTopology(MeshShape([mesh_shape.mesh_size()]), [Replicate()], _all_coords(mesh_shape))
 
     @staticmethod
+    @lru_cache(maxsize=64)
+    def replicated_along_axes(mesh_shape: MeshShape) -> TensorTopology:
+        """The same on every device, said of every axis: what TT-NN writes where the device itself makes a tensor."""
+        return TensorTopology(mesh_shape, [Replicate()] * mesh_shape.dims(), _all_coords(mesh_shape))
+
+    @staticmethod
     def create_sharded_tensor_topology(mesh_shape: MeshShape, shard_dim: int = 0) -> TensorTopology:
         """One shard per device of a mesh, in row-major order."""
         return TensorTopology(MeshShape([mesh_shape.mesh_size()]), [Shard(shard_dim)], _all_coords(mesh_shape))

@@ -240,7 +240,7 @@ def copy_device_to_host_tensor(
 def allocate_tensor_on_device(*args: Any, **given: Any) -> Tensor:
     """Memory without values: `(tensor_spec, mesh_device)` or `(shape, dtype, layout, mesh_device, memory_config)`."""
     spec, mesh = _spec_and_mesh(*args, **given)
-    topology = TensorTopology.create_fully_replicated_tensor_topology(mesh.shape)
+    topology = TensorTopology.replicated_along_axes(mesh.shape)
     mesh.check_open()
     buffer = footprint_of(spec, mesh.heap.map).allocate(mesh, "allocate_tensor_on_device")
     return Tensor.on_device(kind_of(spec, topology), buffer, mesh)
@@ -278,7 +278,9 @@ def reallocate(tensor: Tensor, memory_config: MemoryConfig | None = None) -> Ten
         writes[0].write(reads[0].read(source), spec)
 
     mesh.launch(Command("ttnn.reallocate", move, (old,), (buffer.cell,), programs=1))
-    moved = Tensor.on_device(kind_of(spec, tensor.kind.topology, tensor.kind.presence), buffer, mesh)
+    presence = tensor.kind.presence
+    topology = TensorTopology.replicated_along_axes(mesh.shape) if presence is None else tensor.kind.topology
+    moved = Tensor.on_device(kind_of(spec, topology, presence), buffer, mesh)
     report(_REALLOCATE, {"tensor": tensor}, moved)
     return moved
 
