@@ -144,7 +144,9 @@ def high_bw_all_gather(
             expected="no input_batch_index and gathered_dim_size",
             fix="Slice the tensor first.",
         )
-    check_high_bandwidth(input_tensor, output_tensor)
+    mesh = mesh_of("ttnn.experimental.high_bw_all_gather", [input_tensor, output_tensor])
+    check_axis(mesh, cluster_axis)
+    check_high_bandwidth(input_tensor, output_tensor, dim, mesh.shape[cluster_axis])
     return gather(
         "ttnn.experimental.high_bw_all_gather", input_tensor, dim, cluster_axis=cluster_axis, num_links=num_links,
         subdevice_id=subdevice_id, output=output_tensor, replicates_axis=True,

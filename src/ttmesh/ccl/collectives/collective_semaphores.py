@@ -6,6 +6,7 @@ from collections.abc import Hashable, Sequence
 
 from ttmesh.base.dtypes import BufferType, DataType, Layout
 from ttmesh.ccl.planning.collective_call import Request, program_key
+from ttmesh.mesh.allocation.heap import Buffer
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.spec.memory_config import MemoryConfig
@@ -33,6 +34,26 @@ def keep_semaphores(c: Composition, request: Request, program: str) -> None:
     spec = _semaphore_spec(request.mesh, BufferType.L1_SMALL if small else BufferType.L1)
     for _ in range(COUNTS[program]):
         c.keep(spec)
+
+
+def compile_before_refusal(request: Request, c: Composition) -> None:
+    """Leave behind what the programs before a refusal do: they are compiled, and their semaphores stay in L1."""
+    mesh, name = request.mesh, request.name
+    heap, cache = mesh.heap, mesh.program_cache
+    schedule = c.schedule([], heap.map)
+    cache.compile(name, c.programs)
+    if schedule is None:
+        return
+    held: dict[int, Buffer | int] = {}
+    for step in schedule.steps:
+        if step < 0:
+            heap.free_temporary(schedule.rooms[~step], held.pop(~step))
+        elif step not in schedule.kept:
+            held[step] = heap.take_temporary(schedule.rooms[step], name)
+        elif schedule.kept[step] not in cache.buffers:
+            cache.buffers[schedule.kept[step]] = heap.take(schedule.rooms[step], name)
+    for number, memory in held.items():
+        heap.free_temporary(schedule.rooms[number], memory)
 
 
 def program_stages(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import MeshError
-from ttmesh.ccl.collectives.collective_semaphores import brings_semaphores
+from ttmesh.ccl.collectives.collective_semaphores import brings_semaphores, compile_before_refusal
 from ttmesh.ccl.collectives.collective_stages import TILE, Composed, run_all_gather, run_reduce_scatter
 from ttmesh.ccl.collectives.composed_gather import join_broadcast
 from ttmesh.ccl.collectives.composed_scatter import is_composed_scatter
@@ -54,6 +54,9 @@ def check_all_reduce(request: Request, n: int) -> None:
         )
     if dtype in SUMMED or request["reduction"] != "sum":
         return
+    c = Composition()
+    _stack(c, request, _leave_cores(c, PlannedTensor(request.tensor.spec)), request["memory_config"], n)
+    compile_before_refusal(request, c)
     raise MeshError(
         f"moreh_sum input only supports specific data types. [BFLOAT16, INT32] got {dtype.name}",
         expected="BFLOAT16 or INT32 where tiles cannot be shared evenly",
@@ -67,15 +70,19 @@ def all_reduce_stages(request: Request, n: int) -> Composed | None:
     if n == 1 or not spec.shape:
         return None
     c, x = Composition(), PlannedTensor(spec)
-    working = x
-    if spec.memory_config.is_sharded():
-        plain = spec.with_memory_config(interleave(spec.memory_config))
-        working = c.run("sharded_to_interleaved", plain, x)
+    working = _leave_cores(c, x)
     if is_summed_locally(spec, n):
         made = _sum_locally(c, request, working, final, n)
     else:
         made = _scatter_and_gather(c, request, working, final, n)
     return c, [c.view(made, final)]
+
+
+def _leave_cores(c: Composition, x: PlannedTensor) -> PlannedTensor:
+    """The tensor without shards."""
+    if not x.spec.memory_config.is_sharded():
+        return x
+    return c.run("sharded_to_interleaved", x.spec.with_memory_config(interleave(x.spec.memory_config)), x)
 
 
 def _scatter_and_gather(c: Composition, request: Request, x: PlannedTensor, final: TensorSpec, n: int) -> PlannedTensor:
@@ -96,15 +103,7 @@ def _scatter_and_gather(c: Composition, request: Request, x: PlannedTensor, fina
 
 def _sum_locally(c: Composition, request: Request, x: PlannedTensor, final: TensorSpec, n: int) -> PlannedTensor:
     """The tensors of all chips stacked along a new dim, and their sum over it."""
-    stacked = c.view(x, x.spec.with_shape((1, *x.spec.shape)))
-    asked = None if x.allocation is not None else final.memory_config
-    gathered = join_broadcast(c, request, stacked, 0, n, asked)
-    c.free(x)
-    tiles = gathered
-    if gathered.spec.layout is Layout.ROW_MAJOR:
-        tiles = c.run(
-            "tilize", tile_spec(gathered.spec.shape, gathered.spec.dtype, gathered.spec.memory_config), gathered
-        )
+    gathered, tiles = _stack(c, request, x, final.memory_config, n)
     if final.dtype is DataType.FLOAT32:
         made, held = _sum_floats(c, tiles, final.memory_config)
     else:
@@ -117,6 +116,19 @@ def _sum_locally(c: Composition, request: Request, x: PlannedTensor, final: Tens
     for stage in (*held, tiles, gathered):
         c.free(stage)
     return made
+
+
+def _stack(
+    c: Composition, request: Request, x: PlannedTensor, asked: MemoryConfig | None, n: int
+) -> tuple[PlannedTensor, PlannedTensor]:
+    """The tensors of all chips along a new dim, as they were and in tiles."""
+    stacked = c.view(x, x.spec.with_shape((1, *x.spec.shape)))
+    gathered = join_broadcast(c, request, stacked, 0, n, None if x.allocation is not None else asked)
+    c.free(x)
+    spec = gathered.spec
+    if spec.layout is not Layout.ROW_MAJOR:
+        return gathered, gathered
+    return gathered, c.run("tilize", tile_spec(spec.shape, spec.dtype, spec.memory_config), gathered)
 
 
 def _sum_tiles(c: Composition, x: PlannedTensor, final: TensorSpec) -> tuple[PlannedTensor, list[PlannedTensor]]:

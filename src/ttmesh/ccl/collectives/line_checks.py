@@ -5,11 +5,13 @@ from __future__ import annotations
 from itertools import pairwise
 
 from ttmesh.base.errors import MeshError
-from ttmesh.ccl.collectives.collective_stages import list_broadcast_axes
+from ttmesh.ccl.collectives.collective_semaphores import compile_before_refusal
+from ttmesh.ccl.collectives.collective_stages import list_broadcast_axes, run_all_broadcast
 from ttmesh.ccl.planning.collective_call import Request
 from ttmesh.ccl.planning.group_plan import axis_closes, find_usable_topology
 from ttmesh.fabric.fabric_config import Topology, is_2d
 from ttmesh.mesh.functions.process_fabric import get_fabric_config
+from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 
 DIRECTIONS = ("SOUTH", "EAST")
 
@@ -56,9 +58,13 @@ def check_directions(request: Request, n: int) -> None:
     """Raise if a ring is asked for along an axis whose ends no link joins: both neighbours lie in one direction."""
     if request.over_host or request["topology"] not in (Topology.Ring, Topology.Torus):
         return
-    for axis, length in list_broadcast_axes(request, n):
+    axes = list_broadcast_axes(request, n)
+    for i, (axis, length) in enumerate(axes):
         if axis is None or length < 3 or axis_closes(request.mesh, axis):
             continue
+        c, spec = Composition(), request.tensor.spec
+        run_all_broadcast(c, request, PlannedTensor(spec), request.result_spec(spec.shape), axes[:i])
+        compile_before_refusal(request, c)
         raise MeshError(
             f"Multiple ethernet cores in the same direction (eth_chan_directions::{DIRECTIONS[axis]}) are not currently "
             "supported",

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ttmesh.base.dtypes import BufferType, Layout
 from ttmesh.base.errors import MeshError
 from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.spec.shape import Shape
 from ttmesh.tensor.tensor import Tensor
 
 
@@ -56,7 +57,7 @@ def check_ring_buffers(
                 )  # fmt: skip
 
 
-def check_high_bandwidth(tensor: Tensor, output: Tensor) -> None:
+def check_high_bandwidth(tensor: Tensor, output: Tensor, dim: int, n: int) -> None:
     """Raise for tensors that high_bw_all_gather does not take."""
     _require(
         tensor.memory_config().buffer_type is BufferType.DRAM, "high_bw_all_gather requires DRAM input",
@@ -73,4 +74,11 @@ def check_high_bandwidth(tensor: Tensor, output: Tensor) -> None:
         f"Output tensor dtype DataType::{output.dtype.name} should be same as input tensor dtype "
         f"DataType::{tensor.dtype.name}",
         f"{tensor.dtype}", "Allocate it with that dtype.",
+    )  # fmt: skip
+    wanted = list(tensor.padded_shape)
+    wanted[dim] *= n
+    _require(
+        list(output.padded_shape) == wanted,
+        f"Output tensor shape must be the worst-case gathered shape {Shape(wanted)!r}, got {output.padded_shape!r}",
+        f"{wanted}", "Allocate it with that shape.",
     )  # fmt: skip
