@@ -23,6 +23,16 @@ from ttmesh.tensor.tensor import Tensor
 
 OUTPUTS = ("output_tensor", "optional_output_tensor", "output_tensors")  # tensors to write into, not to read
 L1 = BufferType.L1
+SAME_DEVICE = {  # what TT-NN says of operands on different meshes
+    **dict.fromkeys(
+        ["add", "subtract", "multiply", "divide", "maximum", "minimum", "pow", "eq", "ne", "gt", "ge", "lt", "le"],
+        "Operands to eltwise binary need to be on the same device!",
+    ),
+    **dict.fromkeys(("matmul", "linear", "addmm"), "Operands to matmul need to be on the same device!"),
+    "concat": "Operands to concat need to be on the same device.",
+    "copy": "Output tensor needs to be on the same device as the input tensor!",
+    "minimal_matmul": "minimal_matmul inputs must reside on the same device",
+}
 MESHES = ("device", "mesh_device")  # the parameters that name the mesh of operations without tensors
 
 
@@ -184,7 +194,7 @@ def mesh_of(name: str, tensors: Sequence[Tensor], arguments: Arguments) -> MeshD
         if mesh is None:
             mesh = own
         elif own is not mesh:
-            check_same_mesh(mesh, own)
+            check_same_mesh(mesh, own, SAME_DEVICE.get(name.rpartition(".")[2]))
     if mesh is None:
         raise MeshError(
             f"{name} got no tensor", expected="at least one device tensor", fix="Pass a tensor that is on a mesh."
