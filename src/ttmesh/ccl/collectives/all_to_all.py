@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from ttmesh.base.dtypes import Layout
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.ccl.collectives.collective_semaphores import program_stages
 from ttmesh.ccl.planning import plan_executor
@@ -17,6 +19,8 @@ from ttmesh.ccl.planning.topology_changes import scattered_topology
 from ttmesh.fabric.fabric_config import Topology
 from ttmesh.mesh.allocation.sub_devices import SubDeviceId
 from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.spec.shape import Shape
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
 
@@ -88,6 +92,8 @@ def decide_all_to_all(request: Request) -> Decision:
     shape = [*spec.shape]
     shape[out_dim] //= n
     shape[in_dim] *= n
+    if request.name.endswith("_generic"):
+        _check_tiles(spec, shape, in_dim, out_dim)
     size, result = spec.packed_size_bytes, request.result_spec(shape)
     plan = groups.plan("all_to_all", size)
     rank = len(shape)
@@ -130,6 +136,27 @@ def decide_all_to_all(request: Request) -> Decision:
         compute_on_rank=None if exchange_axes is None or request["algorithm"] else compute_on_rank,
         stages=program_stages(request, "all_to_all", [result]) if request.name.endswith("_generic") else None,
     )
+
+
+def _check_tiles(spec: TensorSpec, shape: Sequence[int], in_dim: int, out_dim: int) -> None:
+    """Raise for rows, and for shards that end inside a face or a tile."""
+    if spec.layout is not Layout.TILE:
+        raise MeshError(
+            f"Unsupported input layout Layout::{spec.layout.name}.",
+            expected="TILE",
+            fix="Convert it with ttnn.to_layout.",
+        )
+    rank = len(shape)
+    for role, dim, extents in (("Input", in_dim, spec.shape), ("Output", out_dim, shape)):
+        grain = {rank - 2: 16, rank - 1: 32}.get(dim, 1)
+        if extents[dim] % grain:
+            rule = "support only 0 or 16 padding" if grain == 16 else "doesn't support padding"
+            raise ShapeError(
+                f"{dim} dimension {rule}, so must be divisible by {grain}. {role} tensor shape {Shape(extents)!r} , but has "
+                f"{extents[dim] % grain} padding",
+                expected=f"a multiple of {grain} along dim {dim}",
+                fix="Choose another dim or pad the tensor.",
+            )
 
 
 def expand_group(groups: ChipGroups, lanes: torch.Tensor) -> torch.Tensor:

@@ -80,6 +80,12 @@ def _decide(request: Request) -> Decision:
                 expected=f"one of {tensor.coords()}",
                 fix="Send from a device that holds the tensor.",
             )
+    if tensor.spec.page_size_bytes % 16 and not request.over_host:
+        raise MeshError(
+            "Tensor page size must be 16 byte aligned",
+            expected=f"pages of a multiple of 16 bytes, not {tensor.spec.page_size_bytes}",
+            fix="Pad the rows, or use tiles.",
+        )
     differing_axes = sum(a != b for a, b in zip(sender, receiver, strict=True))
     if differing_axes > 1 and not request.over_host and not is_2d(get_fabric_config()):
         raise MeshError(

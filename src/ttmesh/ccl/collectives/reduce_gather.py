@@ -258,11 +258,14 @@ def decide_all_gather(request: Request) -> Decision:
     shape[dim] *= n
     result = gather_spec(request, dim, shape)
     if n == 1:
-        name = request.name.rpartition(".")[2]
+        name, shape_of = request.name.rpartition(".")[2], request.tensor.tensor_topology().distribution_shape()
+        text = f"{name} collective will only work for num_devices > 1, got {n}"
+        if not request.outputs and is_composed_gather(request, dim, shape):
+            text = f"all_broadcast op will only work for num_devices > 1, but has {n}, shape: {shape_of!r}"
+        elif brings_semaphores(request):
+            text = f"{name} op will only work for num_devices > 1, but has {n}"
         raise MeshError(
-            f"{name} op will only work for num_devices > 1, but has {n}"
-            if brings_semaphores(request)
-            else f"{name} collective will only work for num_devices > 1, got {n}",
+            text,
             expected="an axis of two chips or more",
             fix="Choose another cluster_axis.",
         )
