@@ -423,9 +423,9 @@ def _collect_holdings() -> list[Any]:
 def check_same_mesh(a: MeshDevice, b: MeshDevice, text: str | None = None) -> None:
     """Refuse operands on different devices, naming both; `text` is what TT-NN says of that."""
     if a is not b:
-        said = "" if text is None else f"{text}: "
+        message = "" if text is None else f"{text}: "
         raise MeshError(
-            f"{said}operands live on different devices: {a!r} (id {a.id()}) and {b!r} (id {b.id()})",
+            f"{message}operands live on different devices: {a!r} (id {a.id()}) and {b!r} (id {b.id()})",
             expected="tensors on one mesh",
             fix="Move one with to_device() first.",
         )
