@@ -103,6 +103,13 @@ def bert_layer(put: Put, batch: int, rows: int, width: int, heads: int) -> dict[
     return {"8 chips": on_mesh, "torch": in_torch}
 
 
+def one_user_per_core(mesh: ttnn.MeshDevice, users: int, width: int) -> ttnn.MemoryConfig:
+    """A tile of rows per core, which is how a decode step holds its tables."""
+    cores = ttnn.num_cores_to_corerangeset(users, mesh.compute_with_storage_grid_size(), row_wise=True)
+    shards = ttnn.ShardSpec(cores, (32, width), ttnn.ShardOrientation.ROW_MAJOR)
+    return ttnn.MemoryConfig(ttnn.TensorMemoryLayout.HEIGHT_SHARDED, ttnn.BufferType.L1, shards)
+
+
 def llama_step(
     put: Put, users: int, length: int, width: int, heads: int, kv_heads: int, hidden: int, *, waits: bool = True
 ) -> dict[str, Callable[[], object]]:
@@ -121,7 +128,11 @@ def llama_step(
     position = torch.full((users,), length - 1, dtype=torch.int32)
 
     dx, d_cos, d_sin, where = put.batch(x, 2), put.batch(cos, 1), put.batch(sin, 1), put.batch(position)
-    d_matrix, d_norm = put.weight(matrix.bfloat16()), put.weight(norm)
+    d_cos, d_sin = (
+        ttnn.to_memory_config(table, one_user_per_core(put.mesh, per_chip, size)) for table in (d_cos, d_sin)
+    )
+    d_matrix, d_norm = put.weight(matrix.repeat(1, 1, per_chip, 1).bfloat16()), put.weight(norm)
+    d_matrix = ttnn.to_memory_config(d_matrix, one_user_per_core(put.mesh, per_chip, 32))
     d_fused, d_out, d_gate, d_up, d_down = (put.weight(value) for value in (fused, out, gate, up, down))
     d_cache = [put.batch(part) for part in cache]
 

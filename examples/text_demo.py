@@ -27,7 +27,7 @@ from ttmesh.base.sizes import size_text
 from ttmesh.testing.memory_watch import usage
 
 sys.path.insert(0, str(Path(__file__).parent / "models"))
-from llama_decoder import HELD, Layer, Sizes, Weights, angles, draw_weights, rotation_matrix
+from llama_decoder import HELD, Layer, Sizes, Weights, angles, draw_weights, one_user_per_core, rotation_matrix
 from llama_files import read_llama, read_sizes, tokenizer_of
 
 from ttmesh.showcase.model_placement import Placement
@@ -70,6 +70,8 @@ class Generator:
         self.layers = [Layer(at, w, sizes) for w in layers]
         self.norm, self.head = at.weight(top["norm"], dtype=ttnn.bfloat16), at.weight(top["head"], 1)
         self.matrix = at.weight(rotation_matrix(), dtype=ttnn.bfloat16)
+        repeated = at.weight(rotation_matrix().repeat(1, 1, sizes.users, 1), dtype=ttnn.bfloat16)
+        self.step_matrix = ttnn.to_memory_config(repeated, one_user_per_core(at.mesh, sizes.users, ttnn.TILE_SIZE))
         self.tables = [self.rows(table, ttnn.bfloat16) for table in (top["embedding"], *angles(sizes))]
         users = torch.ones(sizes.users)
         self.k = self.rows(users * sampling.top_k, ttnn.uint32)
@@ -119,9 +121,11 @@ class Generator:
         x = ttnn.embedding(self.tokens, embedding, layout=ttnn.TILE_LAYOUT)
         x = ttnn.reshape(x, (1, 1, users, self.sizes.width))
         rope = [ttnn.embedding(self.row, table, layout=ttnn.TILE_LAYOUT) for table in tables]
-        cos, sin = (ttnn.reshape(table, (1, users, 1, self.sizes.size)) for table in rope)
+        shards = one_user_per_core(self.mesh, users, self.sizes.size)
+        rope = [ttnn.reshape(table, (1, users, 1, self.sizes.size)) for table in rope]
+        cos, sin = (ttnn.to_memory_config(table, shards) for table in rope)
         for layer in self.layers:
-            x = layer.token(x, {"cos": cos, "sin": sin, "matrix": self.matrix}, self.position, users)
+            x = layer.token(x, {"cos": cos, "sin": sin, "matrix": self.step_matrix}, self.position, users)
         self.sample(self.logits(x))
         ttnn.plus_one(self.position)
         ttnn.plus_one(self.row)

@@ -156,9 +156,10 @@ class Layer:
             ttnn.experimental.rotary_embedding_llama(heads, rope["cos"], rope["sin"], rope["matrix"])
             for heads in (q, k)
         )
-        for user in range(x.shape[0]):
-            for cache, values in zip(self.cache, (k, v), strict=True):
-                ttnn.fill_cache(cache, values[user : user + 1], user)
+        for cache, values in zip(self.cache, (k, v), strict=True):
+            held = values if values.dtype == cache.dtype else ttnn.typecast(values, cache.dtype)
+            for user in range(x.shape[0]):
+                ttnn.fill_cache(cache, held[user : user + 1], user)
         attended = ttnn.transformer.scaled_dot_product_attention(q, k, v)
         merged = ttnn.experimental.nlp_concat_heads(attended)
         x = ttnn.add(x, self.at.total(ttnn.linear(merged, self.w["out"])))
@@ -190,6 +191,13 @@ class Layer:
         return ttnn.add(x, self.at.total(ttnn.linear(hidden, self.w["down"])))
 
 
+def one_user_per_core(mesh: ttnn.MeshDevice, users: int, width: int) -> ttnn.MemoryConfig:
+    """A tile of rows per core, which is how a step holds its tables."""
+    cores = ttnn.num_cores_to_corerangeset(users, mesh.compute_with_storage_grid_size(), row_wise=True)
+    shards = ttnn.ShardSpec(cores, (ttnn.TILE_SIZE, width), ttnn.ShardOrientation.ROW_MAJOR)
+    return ttnn.MemoryConfig(ttnn.TensorMemoryLayout.HEIGHT_SHARDED, ttnn.BufferType.L1, shards)
+
+
 class Decoder:
     """Embedding, layers, norm and head."""
 
@@ -201,7 +209,9 @@ class Decoder:
         self.norm, self.head = at.weight(top["norm"], dtype=ttnn.bfloat16), at.weight(top["head"])
         self.layers = [Layer(at, w) for w in layers]
         self.matrix = at.weight(rotation_matrix(), dtype=ttnn.bfloat16)
-        HELD.extend([self.embedding, self.norm, self.head, self.matrix])
+        repeated = at.weight(rotation_matrix().repeat(1, 1, self.users, 1), dtype=ttnn.bfloat16)
+        self.step_matrix = ttnn.to_memory_config(repeated, one_user_per_core(at.mesh, self.users, ttnn.TILE_SIZE))
+        HELD.extend([self.embedding, self.norm, self.head, self.matrix, self.step_matrix])
 
     def rope(self, positions: slice, *, users: int | None = None) -> dict[str, ttnn.Tensor]:
         """cos and sin of positions as a prompt ([1, 1, rows, SIZE]) or as a step ([1, users, 1, SIZE]) needs them."""
@@ -209,7 +219,10 @@ class Decoder:
         if users is not None:
             tables = [table.expand(1, users, 1, SIZE).contiguous() for table in tables]
         cos, sin = (self.at.weight(table, dtype=ttnn.bfloat16) for table in tables)
-        return {"cos": cos, "sin": sin, "matrix": self.matrix}
+        if users is None:
+            return {"cos": cos, "sin": sin, "matrix": self.matrix}
+        cos, sin = (ttnn.to_memory_config(table, one_user_per_core(self.at.mesh, users, SIZE)) for table in (cos, sin))
+        return {"cos": cos, "sin": sin, "matrix": self.step_matrix}
 
     def embedded(self, tokens: torch.Tensor, batch_dim: int) -> ttnn.Tensor:
         mapper = self.at.mapper(batch_dim=batch_dim)

@@ -7,7 +7,12 @@ from collections.abc import Iterator
 import pytest
 from recorded_calls import Session, agrees, opened, read
 
-CHIP = ("one_chip.jsonl", "one_chip_compositions.jsonl", "one_chip_pools_and_gradients.jsonl")
+CHIP = (
+    "one_chip.jsonl",
+    "one_chip_compositions.jsonl",
+    "one_chip_pools_and_gradients.jsonl",
+    "one_chip_refusals.jsonl",
+)
 MESH = ("mesh_2x4.jsonl", "mesh_2x4_compositions.jsonl", "mesh_2x4_collectives.jsonl")
 
 

@@ -41,6 +41,7 @@ from ttmesh.mesh.queue.command_queue import Command
 from ttmesh.ops.catalogue import families
 from ttmesh.ops.catalogue.engine_defaults import NOT_IN_TABLE
 from ttmesh.ops.catalogue.input_rules import RULES, InputRule
+from ttmesh.ops.catalogue.operand_tables import OPERAND_RULES
 from ttmesh.ops.elementwise import fpu_binary
 from ttmesh.ops.matmul import matmul_engine
 from ttmesh.tensor.distribution.allocate import Footprint
@@ -87,8 +88,16 @@ class Case:
     @property
     def formats(self) -> list[DataType]:
         """The formats of the case that TT-NN takes (test_input_rules.py tests the others)."""
-        rule = RULES.get(self.operation, InputRule())
-        return [dtype for dtype in self.dtypes if dtype in rule.dtypes or not rule.wrong_dtype]
+        rule, operand_rules = RULES.get(self.operation, InputRule()), OPERAND_RULES.get(self.operation, ())
+        options = dict.fromkeys(["compute_kernel_config"])
+        return [
+            dtype
+            for dtype in self.dtypes
+            if dtype in rule.dtypes or not rule.wrong_dtype
+            if all(
+                one.accepts(TensorSpec((32, 32), dtype, TILE_LAYOUT), options) for one in operand_rules if one.is_format
+            )
+        ]
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def test_updates_do_not_copy_the_cache(mesh: Any, dtype: Any) -> None:
 
     for position in range(1, 5):
         ttnn.experimental.paged_update_cache(cache, token, update_idxs=[position, position])
-        ttnn.fill_cache(cache, put(mesh, torch.ones(1, 2, 32, 64)), 1, update_idx=64)
+        ttnn.fill_cache(cache, put(mesh, torch.ones(1, 2, 32, 64), dtype=dtype), 1, update_idx=64)
 
     assert storage(cache) == before
     held = ttnn.to_torch(cache, mesh_composer=ttnn.ConcatMeshToTensor(mesh, dim=0))

@@ -107,9 +107,23 @@ def latent_paged(g: torch.Generator) -> Arguments:
     return tensors, {"cur_pos_tensor": ints(torch.randint(0, 96, (2,), generator=g))}
 
 
-def users(heads: int, count: int = 3, dim: int = 64) -> MemoryConfig:
-    cores = CoreRangeSet([CoreRange(CoreCoord(0, 0), CoreCoord(count - 1, 0))])
+def users(heads: int, count: int = 3, dim: int = 64, row: int = 0) -> MemoryConfig:
+    cores = CoreRangeSet([CoreRange(CoreCoord(0, row), CoreCoord(count - 1, row))])
     return MemoryConfig(TensorMemoryLayout.HEIGHT_SHARDED, BufferType.L1, ShardSpec(cores, (heads, dim)))
+
+
+def blocks(rows: int, columns: int) -> MemoryConfig:
+    cores = CoreRangeSet([CoreRange(CoreCoord(0, 0), CoreCoord(1, 1))])
+    return MemoryConfig(TensorMemoryLayout.BLOCK_SHARDED, BufferType.L1, ShardSpec(cores, (rows, columns)))
+
+
+def in_blocks(*shapes: tuple[int, ...]) -> Callable[[torch.Generator], Arguments]:
+    config = MemoryConfig(TensorMemoryLayout.HEIGHT_SHARDED, BufferType.L1)
+    options = {"num_heads": 4, "num_kv_heads": 2, "memory_config": config}
+    return lambda g: (
+        [On(normal(g, *shape), memory_config=blocks(shape[2], shape[3] // 2)) for shape in shapes],
+        options,
+    )
 
 
 def rotation() -> torch.Tensor:
@@ -130,11 +144,15 @@ def llama(g: torch.Generator) -> Arguments:
 
 def llama_decode(g: torch.Generator) -> Arguments:
     x = On(normal(g, 1, 3, 8, 64), memory_config=users(32))
-    return [x, *angles(g, 1, 3, 32, 64), rotation()], {"is_decode_mode": True}
+    tables = [On(table, memory_config=users(32)) for table in angles(g, 1, 3, 32, 64)]
+    return [x, *tables, On(rotation(), memory_config=users(32, 1, 32))], {"is_decode_mode": True}
 
 
 def llama_fused(g: torch.Generator) -> Arguments:
-    return [normal(g, 1, 3, 8, 64), normal(g, 1, 3, 2, 64), *angles(g, 1, 6, 32, 64), rotation()], {}
+    q = On(normal(g, 1, 3, 8, 64), memory_config=users(32))
+    k = On(normal(g, 1, 3, 2, 64), memory_config=users(32, row=1))
+    tables = [On(table, memory_config=users(32, 6)) for table in angles(g, 1, 6, 32, 64)]
+    return [q, k, *tables, On(rotation().repeat(1, 1, 6, 1), memory_config=users(32, 6, 32))], {}
 
 
 def updates(g: torch.Generator, *, paged: bool) -> Arguments:
@@ -242,13 +260,17 @@ CASES = [
     Case("ttnn.experimental.nlp_create_qkv_heads_segformer", args((1, 1, 33, 96))),
     Case("ttnn.experimental.nlp_concat_heads", args((2, 4, 33, 32))),
     Case("ttnn.experimental.nlp_concat_heads_boltz", args((4, 33, 33, 32))),
-    Case("ttnn.experimental.create_qkv_heads", args((2, 1, 32, 512), num_heads=4, num_kv_heads=2)),
+    Case("ttnn.experimental.create_qkv_heads", in_blocks((2, 1, 32, 512)), placements=False),
     Case(
         "ttnn.experimental.create_qkv_heads_from_separate_tensors",
-        args((2, 1, 32, 256), (2, 1, 32, 256), num_heads=4, num_kv_heads=2),
+        in_blocks((2, 1, 32, 256), (2, 1, 32, 256)),
+        placements=False,
     ),
     Case("ttnn.experimental.nlp_create_qkv_heads_decode", args((1, 1, 3, 512), num_heads=4, num_kv_heads=2)),
-    Case("ttnn.experimental.nlp_concat_heads_decode", args((1, 3, 32, 64), num_heads=4)),
+    Case(
+        "ttnn.experimental.nlp_concat_heads_decode",
+        lambda g: ([On(normal(g, 1, 3, 32, 64), memory_config=users(32))], {"num_heads": 4}),
+    ),
     Case("ttnn.experimental.nlp_kv_cache_load_slice", args((2, 2, 96, 64), seq_len_start=32, seq_len_end=64)),
     Case("ttnn.experimental.rotate_half", args((2, 4, 33, 64))),
     Case("ttnn.experimental.rotary_embedding", lambda g: ([normal(g, 2, 4, 33, 64), *angles(g, 1, 1, 64, 64)], {})),
@@ -278,16 +300,23 @@ CASES = [
         pcc=0.999,
     ),
     Case("ttnn.moe", routed, HALF, pcc=0.99),
-    Case("ttnn.experimental.deepseek_grouped_gate", gated, (float32,)),
+    Case("ttnn.experimental.deepseek_grouped_gate", gated, HALF, pcc=0.98),
     Case(
         "ttnn.experimental.nlp_create_qkv_heads/tied", args((2, 1, 33, 384), num_heads=4, num_kv_heads=2, kv_tied=True)
     ),
     Case("ttnn.experimental.nlp_create_qkv_heads/narrow", args((2, 1, 33, 96), num_heads=2, num_kv_heads=1)),
     Case("ttnn.experimental.nlp_create_qkv_heads_boltz", args((1, 32, 32, 384), num_heads=4, transpose_k_heads=False)),
-    Case("ttnn.experimental.concatenate_heads", args((2, 4, 32, 64), compute_with_storage_grid_size=CoreCoord(8, 8))),
+    Case(
+        "ttnn.experimental.concatenate_heads",
+        args((7, 16, 384, 64), compute_with_storage_grid_size=CoreCoord(8, 8)),
+        ATTENDED,
+        placements=False,
+    ),
     Case(
         "ttnn.experimental.split_query_key_value_and_split_heads",
-        args((2, 1, 32, 384), compute_with_storage_grid_size=CoreCoord(8, 8), num_heads=2),
+        args((7, 1, 32, 384), compute_with_storage_grid_size=CoreCoord(8, 8), num_heads=2),
+        ATTENDED,
+        placements=False,
     ),
     Case("ttnn.experimental.rotary_embedding_hf/decode", hf_decode),
     Case("ttnn.transformer.sparse_sdpa", sparse, HALF, pcc=0.999, system="p150x8"),

@@ -25,7 +25,7 @@ from ttmesh.base.dtypes import (
 )
 from ttmesh.ops.models.kimi import QkvCausalConv1dSiluProgramConfig
 from ttmesh.ops.pool.color_conversion import YUVCoefficients
-from ttmesh.tensor.spec.memory_config import MemoryConfig, NdShardSpec, ShardSpec
+from ttmesh.tensor.spec.memory_config import L1_MEMORY_CONFIG, MemoryConfig, NdShardSpec, ShardSpec
 
 HALF = (bfloat16,)
 ROWS = (ROW_MAJOR_LAYOUT,)
@@ -238,7 +238,10 @@ CASES = [
     Case("ttnn.transformer.chunk_gated_delta_rule/flat",
          rule((1, 64, 64), (1, 64, 128), chunk_size=32, output_head_major=True)),
     Case("ttnn.transformer.gated_delta_attn_seq", scan, (float32,), placements=False),
-    Case("ttnn.experimental.dit_layernorm_pre_allgather", args((1, 2, 64, 96), (1, 1, 1, 96))),
+    Case(
+        "ttnn.experimental.dit_layernorm_pre_allgather",
+        lambda g: ([normal(g, 1, 2, 64, 96), On(normal(g, 1, 1, 1, 96), memory_config=L1_MEMORY_CONFIG)], {}),
+    ),
     Case("ttnn.experimental.dit_layernorm_post_allgather", layer()),
     Case("ttnn.experimental.dit_layernorm_post_allgather/affine", layer(weight=(1, 96), bias=(1, 96))),
     Case("ttnn.experimental.wan_fused_rmsnorm_pre_allgather", args((1, 1, 64, 96))),

@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from harness import Arguments, Case, On
 
-from ttmesh.base.dtypes import ROW_MAJOR_LAYOUT, bfloat16
+from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
+from ttmesh.base.dtypes import ROW_MAJOR_LAYOUT, BufferType, TensorMemoryLayout, bfloat16
 from ttmesh.ops.configs.activations import UnaryOpType, UnaryWithParam
+from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
 
 HALF = (bfloat16,)
 
@@ -34,12 +36,22 @@ def distinct(g: torch.Generator) -> Arguments:
     return [On(rows, layout=ROW_MAJOR_LAYOUT)], {"k": 32, "valid_length": 200}
 
 
+def scanned(g: torch.Generator) -> Arguments:
+    cores = CoreRangeSet([CoreRange(CoreCoord(0, 0), CoreCoord(1, 0))])
+
+    def shards(rows: int) -> MemoryConfig:
+        return MemoryConfig(TensorMemoryLayout.WIDTH_SHARDED, BufferType.L1, ShardSpec(cores, (rows, 32)))
+
+    rows = [On(normal(g, 1, 1, 32, 64), memory_config=shards(32)) for _ in range(2)]
+    return [*rows, On(normal(g, 1, 1, 1, 64), layout=ROW_MAJOR_LAYOUT, memory_config=shards(1))], {}
+
+
 NORM = "ttnn.experimental.dit_rms_norm_unary_fused"
 CASES = [
-    Case("ttnn.experimental.repeat_and_interleave_eltwise_mul", args((1, 1, 32, 32), (1, 1, 32, 64))),
-    Case("ttnn.experimental.repeat_and_interleave_eltwise_mul/own", args((1, 1, 32, 2048), (1, 1, 32, 64))),
+    Case("ttnn.experimental.repeat_and_interleave_eltwise_mul", args((1, 1, 32, 32), (1, 1, 32, 5120))),
+    Case("ttnn.experimental.repeat_and_interleave_eltwise_mul/own", args((1, 1, 32, 163840), (1, 1, 32, 5120))),
     Case("ttnn.experimental.hc_sum_reduce", args((1, 1, 32, 1024))),
-    Case("ttnn.experimental.prefix_scan", args((1, 1, 8, 64), (1, 1, 8, 64), (1, 1, 1, 64)), pcc=0.999),
+    Case("ttnn.experimental.prefix_scan", scanned, pcc=0.999, placements=False),
     Case(NORM, lambda g: ([normal(g, 2, 3, 33, 64)], {"weight": normal(g, 1, 1, 1, 64), "activation": "silu"})),
     Case(
         f"{NORM}/residual",

@@ -31,6 +31,26 @@ ALL = (bfloat16, float32, bfloat8_b)
 KINDS = (bfloat16, float32, int32, uint32, uint16)
 
 
+def on_two_cores(layout: TensorMemoryLayout, rows: int, columns: int) -> MemoryConfig:
+    cores = CoreRangeSet([CoreRange(CoreCoord(0, 0), CoreCoord(1, 0))])
+    return MemoryConfig(layout, BufferType.L1, ShardSpec(cores, (rows, columns)))
+
+
+def channels_last(g: torch.Generator) -> Any:
+    return [
+        On(
+            torch.randn(1, 1, 64, 32, generator=g),
+            memory_config=on_two_cores(TensorMemoryLayout.HEIGHT_SHARDED, 32, 32),
+        )
+    ], {}
+
+
+def channels_first(g: torch.Generator) -> Any:
+    return [
+        On(torch.randn(1, 1, 16, 64, generator=g), memory_config=on_two_cores(TensorMemoryLayout.WIDTH_SHARDED, 16, 32))
+    ], {}
+
+
 def values(*shape: int, args: tuple[Any, ...] = (), **options: Any) -> Callable:
     def make(g: torch.Generator) -> Any:
         return [torch.randn(shape or SHAPE, generator=g), *args], options
@@ -255,8 +275,8 @@ CASES = [
          values(2, 4, 6, 8, stride_h=2, stride_w=2, padding=(1, 1), collapse_output=True), layouts=ROWS),
     Case("ttnn.experimental.fast_reduce_nc", values(2, 3, 32, 64, dims=[0, 1]), pcc=0.99),
     Case("ttnn.experimental.broadcast_to", values(1, 3, 1, 40, args=((2, 3, 5, 40),))),
-    Case("ttnn.experimental.convert_to_chw", values(1, 1, 32, 16)),
-    Case("ttnn.experimental.convert_to_hwc", values(1, 1, 16, 32, memory_config=DRAM_MEMORY_CONFIG)),
+    Case("ttnn.experimental.convert_to_chw", channels_last, placements=False),
+    Case("ttnn.experimental.convert_to_hwc", channels_first, layouts=(ROW_MAJOR_LAYOUT,), placements=False),
     Case("ttnn.experimental.padded_slice", values(2, 3, 8, 64, padded_slice_start=[0, 0, 0, 0],
          padded_slice_end=[2, 2, 8, 64], memory_config=DRAM_MEMORY_CONFIG), layouts=ROWS,
          golden=lambda x, padded_slice_start, padded_slice_end: x[:, :2]),

@@ -8,7 +8,10 @@ from typing import Any
 import torch
 from harness import Arguments, Case, On
 
-from ttmesh.base.dtypes import ROW_MAJOR_LAYOUT, bfloat8_b, bfloat16, float32
+from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
+from ttmesh.base.dtypes import ROW_MAJOR_LAYOUT, BufferType, TensorMemoryLayout, bfloat8_b, bfloat16, float32
+from ttmesh.ops.configs.program_configs import SoftmaxShardedMultiCoreProgramConfig
+from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
 
 FLOATS = (bfloat16, float32, bfloat8_b)
 
@@ -66,6 +69,15 @@ def masked(*mask: int) -> Callable[[torch.Generator], Arguments]:
     return lambda g: ([normal(g, 2, 3, 34, 64), 0.3, normal(g, *mask)], {})
 
 
+def masked_rows(g: torch.Generator) -> Arguments:
+    cores = CoreRangeSet([CoreRange(CoreCoord(0, 0), CoreCoord(5, 0))])
+    shards = MemoryConfig(TensorMemoryLayout.HEIGHT_SHARDED, BufferType.L1, ShardSpec(cores, (32, 64)))
+    config = SoftmaxShardedMultiCoreProgramConfig(
+        compute_with_storage_grid_size=(6, 1), subblock_w=1, block_h=1, block_w=2
+    )
+    return [On(normal(g, 2, 3, 32, 64), memory_config=shards), 0.3, normal(g, 1, 1, 32, 64)], {"program_config": config}
+
+
 CASES = [
     Case("ttnn.layer_norm", norm((2, 3, 33, 64)), FLOATS),
     Case("ttnn.layer_norm/residual", norm((1, 1, 33, 50), residual=True)),
@@ -82,9 +94,9 @@ CASES = [
     Case("ttnn.softmax", args((2, 3, 33, 40), dim=-1), FLOATS),
     Case("ttnn.softmax/first dim", args((2, 3, 33, 40), dim=1)),
     Case("ttnn.softmax_in_place", args((2, 3, 33, 40))),
-    Case("ttnn.scale_mask_softmax", masked(2, 1, 34, 64)),
+    Case("ttnn.scale_mask_softmax", masked(2, 1, 1, 64)),
     Case("ttnn.scale_mask_softmax_in_place", masked(2, 1, 1, 64)),
-    Case("ttnn.scale_causal_mask_hw_dims_softmax_in_place", masked(1, 1, 34, 64)),
+    Case("ttnn.scale_causal_mask_hw_dims_softmax_in_place", masked_rows, placements=False),
     Case(
         "ttnn.transformer.attention_softmax",
         lambda g: ([normal(g, 2, 3, 32, 64)], {"head_size": 64, "attention_mask": normal(g, 2, 1, 1, 64)}),

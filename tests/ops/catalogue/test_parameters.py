@@ -35,7 +35,11 @@ def test_the_page_gives_every_reason() -> None:
 
 
 # Their checks look at the types of these arguments only, which are part of the key.
-TYPES_ONLY = {"ttnn.lerp", "ttnn.clamp", "ttnn.clip", "ttnn.quantize", "ttnn.dequantize", "ttnn.requantize"}
+TYPES_ONLY = {
+    "ttnn.lerp", "ttnn.clamp", "ttnn.clip", "ttnn.quantize", "ttnn.dequantize", "ttnn.requantize", "ttnn.multiply",
+    "ttnn.multiply_", "ttnn.div", "ttnn.divide_", "ttnn.scale_mask_softmax", "ttnn.scale_mask_softmax_in_place",
+    "ttnn.scale_causal_mask_hw_dims_softmax_in_place",
+}  # fmt: skip
 
 
 def test_checks_of_values_that_no_key_holds_are_asked_at_every_call() -> None:

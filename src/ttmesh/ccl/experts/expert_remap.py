@@ -50,19 +50,19 @@ def moe_routing_remap(
     ):
         if number == 0:
             raise ShapeError(f"{name} must be non-zero", expected="1 or more", fix="Pass the number of experts.")
-    if expert_parallel_size != mesh.shape[cluster_axis]:
-        raise ShapeError(
-            f"expert parallel size ({expert_parallel_size}) should be the same as size of cluster axis {cluster_axis} "
-            f"({mesh.shape[cluster_axis]})",
-            expected=f"{mesh.shape[cluster_axis]}, one group of experts per device of the axis",
-            fix="Change expert_parallel_size or cluster_axis.",
-        )
     if non_zero_weight_size % expert_parallel_size:
         raise ShapeError(
             f"Number of non zero weights ({non_zero_weight_size}) must be evenly divisible by expert parallel size "
             f"({expert_parallel_size})",
             expected=f"a multiple of {expert_parallel_size}",
             fix="Choose the same number of experts for every device.",
+        )
+    if expert_parallel_size != mesh.shape[cluster_axis]:
+        raise ShapeError(
+            f"expert parallel size ({expert_parallel_size}) should be the same as size of cluster axis {cluster_axis} "
+            f"({mesh.shape[cluster_axis]})",
+            expected=f"{mesh.shape[cluster_axis]}, one group of experts per device of the axis",
+            fix="Change expert_parallel_size or cluster_axis.",
         )
     options = {
         "axis": cluster_axis, "weights_per_chip": non_zero_weight_size // expert_parallel_size,

@@ -11,6 +11,12 @@ from torch.nn import functional as F
 from ttmesh.base.core_work import num_cores_to_corerangeset
 from ttmesh.base.dtypes import Layout
 from ttmesh.base.errors import ShapeError
+from ttmesh.ops.attention.head_rules import (
+    check_bert_large_concat,
+    check_concat,
+    check_segformer,
+    check_split_fixed,
+)
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import qkv_heads as goldens
@@ -167,10 +173,13 @@ nlp_create_qkv_heads_falcon7b = op(
     "ttnn.experimental.nlp_create_qkv_heads_falcon7b",
     golden=goldens.split_fixed(71, 1),
     out=_heads_spec,
-    check=_check_rank,
+    check=check_split_fixed(4672),
 )(_falcon_lane)
 nlp_create_qkv_heads_vit = op(
-    "ttnn.experimental.nlp_create_qkv_heads_vit", golden=goldens.split_fixed(12, 12), out=_heads_spec, check=_check_rank
+    "ttnn.experimental.nlp_create_qkv_heads_vit",
+    golden=goldens.split_fixed(12, 12),
+    out=_heads_spec,
+    check=check_split_fixed(2304),
 )(_vit_lane)
 
 
@@ -178,7 +187,7 @@ nlp_create_qkv_heads_vit = op(
     "ttnn.experimental.nlp_create_qkv_heads_segformer",
     golden=goldens.create_qkv_heads_segformer,
     out=_heads_spec,
-    check=_check_rank,
+    check=check_segformer,
 )
 def nlp_create_qkv_heads_segformer(input: Lanes) -> QueryKeyValue:
     """Heads of 32 columns; query, key and value are the same."""
@@ -230,6 +239,7 @@ def _concat_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     "ttnn.experimental.nlp_concat_heads",
     golden=goldens.concat_heads_4d,
     out=_concat_spec,
+    check=check_concat,
     min_rank=4,
 )
 def nlp_concat_heads(input_tensor: Lanes) -> Lanes:
@@ -241,6 +251,7 @@ def nlp_concat_heads(input_tensor: Lanes) -> Lanes:
     "ttnn.experimental.concatenate_heads",
     golden=goldens.concat_heads_4d,
     out=_concat_spec,
+    check=check_bert_large_concat,
     min_rank=4,
 )
 def concatenate_heads_on_grid(input_tensor: Lanes) -> Lanes:
@@ -248,7 +259,7 @@ def concatenate_heads_on_grid(input_tensor: Lanes) -> Lanes:
     return concat_heads(input_tensor).unsqueeze(-3)
 
 
-def _check_concat(call: Call) -> None:
+def _check_head_size(call: Call) -> None:
     x = call.specs[0]
     if x.shape[-1] % TILE:
         raise ShapeError(
@@ -263,7 +274,7 @@ def _check_concat(call: Call) -> None:
     "ttnn.transformer.concatenate_heads",
     golden=goldens.concatenate_heads,
     out=_concat_spec,
-    check=_check_concat,
+    check=_check_head_size,
     min_rank=4,
 )
 def concatenate_heads(input_tensor: Lanes) -> Lanes:

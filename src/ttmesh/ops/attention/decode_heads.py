@@ -9,8 +9,8 @@ from torch.nn import functional as F
 from ttmesh.base.core_work import num_cores_to_corerangeset, num_cores_to_corerangeset_in_subcoregrids
 from ttmesh.base.cores import CoreRange, CoreRangeSet
 from ttmesh.base.dtypes import BufferType, Layout, TensorMemoryLayout
-from ttmesh.base.errors import ShapeError
 from ttmesh.ops.attention.attention_heads import TILE, QueryKeyValue
+from ttmesh.ops.attention.head_rules import check_concat_decode, check_create_decode
 from ttmesh.ops.catalogue.definition import device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.goldens import qkv_heads as goldens
@@ -54,14 +54,6 @@ def _decode_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return specs
 
 
-def _check_decode(call: Call) -> None:
-    x = call.specs[0]
-    if len(x.shape) != 4 or x.shape[0] != 1 or x.shape[1] != 1:
-        raise ShapeError(
-            f"Unsupported input shape {x.shape}", expected="[1, 1, users, width]", fix="Reshape the input."
-        )
-
-
 def _split_users(
     x: Lanes, heads: int, kv_heads: int | None, offset: Lanes | None, slice_size: int | None, lane_axes: int
 ) -> QueryKeyValue:
@@ -80,7 +72,7 @@ def _split_users(
     "ttnn.experimental.nlp_create_qkv_heads_decode",
     golden=goldens.create_qkv_heads_decode,
     out=_decode_spec,
-    check=_check_decode,
+    check=check_create_decode,
 )
 def nlp_create_qkv_heads_decode(
     input_tensor: Lanes,
@@ -155,6 +147,7 @@ def _concat_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     "ttnn.experimental.nlp_concat_heads_decode",
     golden=goldens.concat_heads_decode,
     out=_concat_spec,
+    check=check_concat_decode,
 )
 def nlp_concat_heads_decode(input_tensor: Lanes, num_heads: int) -> Lanes:
     """[1, users, heads, dim] → [1, 1, users, heads · dim], one head per core."""

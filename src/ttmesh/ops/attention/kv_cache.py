@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor as Lanes
 
-from ttmesh.base.errors import ShapeError
+from ttmesh.base.dtypes import DataType, Layout, TensorMemoryLayout
+from ttmesh.base.errors import ShapeError, require
 from ttmesh.chip.numerics.engine import write_packed
+from ttmesh.ops.catalogue.checks import require_dtype, require_layout
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.device_programs import like_written
 from ttmesh.ops.goldens import cache_updates as goldens
@@ -29,32 +31,50 @@ def make_writable(cache: Lanes, others: Sequence[Lanes], lane_axes: int) -> Lane
 # -- contiguous caches -------------------------------------------------------------------------------------------------
 
 
-def _check_fill(call: Call) -> None:
+def _check_shapes(call: Call) -> None:
     cache, x = call.specs[0], call.specs[1]
-    if x.shape[-1] != cache.shape[-1] or x.shape[1] != cache.shape[1]:
-        raise ShapeError(
-            f"fill_cache got an input of shape {x.shape} for a cache of shape {cache.shape}",
-            expected="equal heads and widths",
-            fix="Give the input the heads and head size of the cache.",
-        )
-    if call["update_idx"] % 32:
-        raise ShapeError(
-            f"Update index ({call['update_idx']}) must be a multiple of tile height",
-            expected="a multiple of 32",
-            fix="Start at the first row of a tile.",
-        )
-    if call["update_idx"] + x.shape[-2] > cache.padded_shape[-2]:
-        raise ShapeError(
-            f"Input seq len ({x.shape[-2]}) must be within cache seq len ({cache.shape[-2]})",
-            expected=f"at most {cache.shape[-2]} rows",
-            fix="Allocate a longer cache, or slice the input.",
-        )
-    if not 0 <= call["batch_idx"] < cache.shape[0]:
-        raise ShapeError(
-            f"Batch idx ({call['batch_idx']}) must be within cache batch size ({cache.shape[0]})",
-            expected=f"0 to {cache.shape[0] - 1}",
-            fix="Pass the index of a user of the cache.",
-        )
+    allowed = (DataType.FLOAT32, DataType.BFLOAT16, DataType.BFLOAT8_B)
+    for spec in (x, cache):
+        require_layout(spec, Layout.TILE, "Inputs to update_cache must be tilized")
+    for spec, name in ((x, "Input"), (cache, "Cache")):
+        wrong = f"{name} tensor dtype must be FLOAT32, BFLOAT16, or BFLOAT8_B but got DataType::{spec.dtype.name}"
+        require_dtype(spec, allowed, wrong)
+    given, held, fix = x.padded_shape, cache.padded_shape, "Give the input the heads and head size of the cache."
+    wrong = f"Input tensor width ({given[-1]}) must equal cache tensor width ({held[-1]})"
+    require(given[-1] == held[-1], wrong, f"{held[-1]}", fix)
+    wrong = f"Input tensor batch size must be 1 but got {given[0]}"
+    require(given[0] == 1, wrong, "1", "Pass one batch at a time.")
+    wrong = f"Input tensor height ({given[1]}) must equal cache tensor height ({held[1]})"
+    require(given[1] == held[1], wrong, f"{held[1]}", fix)
+
+
+def _check_shards(x: TensorSpec) -> None:
+    shards, layout = x.memory_config.shard_spec, x.memory_config.memory_layout
+    if shards is None:
+        return
+    fix = "Move it with ttnn.to_memory_config."
+    wrong = f"Input tensor memory layout must not be WIDTH_SHARDED but got TensorMemoryLayout::{layout.name}"
+    require(layout is not TensorMemoryLayout.WIDTH_SHARDED, wrong, "shards of whole rows", fix)
+    wrong = f"Input tensor shard width ({shards.shape[1]}) must equal padded width ({x.padded_shape[-1]})"
+    require(shards.shape[1] == x.padded_shape[-1], wrong, "shards of whole rows", fix)
+
+
+def _check_fill(call: Call) -> None:
+    _check_shapes(call)
+    cache, x, update_idx = call.specs[0], call.specs[1], call["update_idx"]
+    wrong = "Input and cache tensors must have same dtype!"
+    require(x.dtype is cache.dtype, wrong, str(cache.dtype), "Convert it with ttnn.typecast.")
+    _check_shards(x)
+    shards, rows, held = x.memory_config.shard_spec, x.padded_shape[-2], cache.padded_shape[-2]
+    wrong = "Seq len must be divisible by shard height!"
+    require(shards is None or rows % shards.shape[0] == 0, wrong, "equal shards", "Change the shards.")
+    wrong = f"Batch index ({call['batch_idx']}) must be less than cache tensor batch size ({cache.shape[0]})"
+    fits = 0 <= call["batch_idx"] < cache.shape[0]
+    require(fits, wrong, f"0 to {cache.shape[0] - 1}", "Pass the index of a user of the cache.")
+    wrong = f"Fill update_idx ({update_idx}) must be a multiple of TILE_HEIGHT (32)"
+    require(update_idx % 32 == 0, wrong, "a multiple of 32", "Start at the first row of a tile.")
+    wrong = f"Fill update_idx ({update_idx}) + input tensor height ({rows}) must be <= cache tensor height ({held})"
+    require(update_idx + rows <= held, wrong, f"at most {held} rows", "Allocate a longer cache, or slice the input.")
 
 
 @device_operation(
@@ -72,13 +92,16 @@ def _fill(
 
 
 def _check_update(call: Call) -> None:
+    _check_shapes(call)
     cache, x = call.specs[0], call.specs[1]
-    if x.shape[-1] != cache.shape[-1] or x.shape[1] != cache.shape[1]:
-        raise ShapeError(
-            f"update_cache got an input of shape {x.shape} for a cache of shape {cache.shape}",
-            expected="equal heads and widths",
-            fix="Give the input the heads and head size of the cache.",
-        )
+    _check_shards(x)
+    users, rows, offset = cache.padded_shape[0], x.padded_shape[-2], call["batch_offset"]
+    wrong = f"Cache tensor batch size ({users}) must be <= input tensor height ({rows})"
+    require(users <= rows, wrong, f"{users} rows or more", "Pass a row per user.")
+    wrong = f"Batch offset ({offset}) + cache tensor batch size ({users}) must be <= 32"
+    require(users >= 32 or offset + users <= 32, wrong, "32 or less", "Pass a smaller batch_offset.")
+    wrong = "Batch offset must be 0 when cache tensor batch size >= 32"
+    require(users < 32 or offset == 0, wrong, "0", "Leave batch_offset out.")
     if not 0 <= call["update_idx"] < cache.padded_shape[-2]:
         raise ShapeError(
             f"Update idx ({call['update_idx']}) must be within cache length ({cache.shape[-2]})",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor as Lanes
 
 from ttmesh.ops.attention.attention_scores import attend_prefill
-from ttmesh.ops.attention.sdpa_decode import attend_cached, decode_scratch, find_user_positions
+from ttmesh.ops.attention.sdpa_decode import attend_cached, check_latent_decode, decode_scratch, find_user_positions
 from ttmesh.ops.attention.sdpa_prefill import attend_chunk, attention_spec, prefill_scratch
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.goldens import sdpa as goldens
@@ -59,6 +59,7 @@ def chunked_flash_mla_prefill(
     "ttnn.transformer.flash_multi_latent_attention_decode",
     golden=goldens.mla_decode,
     out=attention_spec,
+    check=check_latent_decode,
     scratch=decode_scratch,
 )
 def flash_multi_latent_attention_decode(
@@ -93,6 +94,7 @@ def flash_multi_latent_attention_decode(
     "ttnn.transformer.paged_flash_multi_latent_attention_decode",
     golden=goldens.mla_decode,
     out=attention_spec,
+    check=check_latent_decode,
     scratch=decode_scratch,
 )
 def paged_flash_multi_latent_attention_decode(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor as Lanes
 
-from ttmesh.base.errors import ShapeError
+from ttmesh.base.errors import ShapeError, require
 from ttmesh.base.geometry import MeshCoordinate
 from ttmesh.chip.numerics.engine import write_packed
 from ttmesh.ops.attention.attention_scores import reinterpret_tiles
@@ -40,6 +40,12 @@ def _check(call: Call) -> None:
             expected=f"at most {pages * size} tokens",
             fix="Give the user more pages.",
         )
+    cache = call["cache"]
+    wrong = (
+        f"Input tensor dtype (DataType::{call['input'].dtype.name}) must match cache tensor dtype "
+        f"(DataType::{cache.dtype.name}) for paged_fill_cache; cast prefill K/V to the cache's dtype"
+    )
+    require(call["input"].dtype is cache.dtype, wrong, str(cache.dtype), "Convert it with ttnn.typecast.")
     index = call["batch_idx_tensor"]
     if index is not None and index.shape.volume() != x.shape[0]:
         raise ShapeError(

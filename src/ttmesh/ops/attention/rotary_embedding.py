@@ -8,13 +8,13 @@ import torch
 from torch import Tensor as Lanes
 from torch.nn import functional as F
 
-from ttmesh.base.dtypes import DataType, TensorMemoryLayout
-from ttmesh.base.errors import MeshError, ShapeError, require
+from ttmesh.base.dtypes import DataType
 from ttmesh.chip.formats.kernels.gpu_loader import find_gpu_kernels
 from ttmesh.chip.numerics import engine
+from ttmesh.ops.attention.rope_rules import check_fused, check_llama, check_rotary
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.goldens import rope as goldens
-from ttmesh.tensor.calls.launch_op import Call, Case
+from ttmesh.tensor.calls.launch_op import Case
 
 TILE = 32
 
@@ -37,31 +37,12 @@ def rotate_half(input: Lanes) -> Lanes:
     return rotate_halves(input)
 
 
-def _check_rotary(call: Call) -> None:
-    x, cos, sin = call.specs[:3]
-    layout = x.memory_config.memory_layout
-    require(
-        layout is not TensorMemoryLayout.WIDTH_SHARDED,
-        f"Input tensor memory layout must not be WIDTH_SHARDED but got TensorMemoryLayout::{layout.name}",
-        "interleaved memory, or shards of whole rows",
-        "Move it with ttnn.to_memory_config.",
-    )
-    if x.padded_shape[-1] % (2 * TILE):
-        raise ShapeError(
-            f"Input X dim ({x.shape[-1]}) must be divisible into tiles after halving",
-            expected="a multiple of 64",
-            fix="Pad the head size.",
-        )
-    if tuple(cos.shape) != tuple(sin.shape) or cos.shape[-1] != x.shape[-1]:
-        raise ShapeError(
-            f"Cos and Sin dims must match; got {cos.shape}, {sin.shape} for an input of {x.shape}",
-            expected="equal shapes with the input's width",
-            fix="Give both caches the same shape and the input's last dim.",
-        )
-
-
 @op(
-    "ttnn.experimental.rotary_embedding", golden=goldens.rotary_embedding, check=_check_rotary, runtime=("token_index",)
+    "ttnn.experimental.rotary_embedding",
+    golden=goldens.rotary_embedding,
+    check=check_rotary,
+    runtime=("token_index",),
+    recheck=True,
 )
 def rotary_embedding(input_tensor: Lanes, cos_cache: Lanes, sin_cache: Lanes, token_index: int | None) -> Lanes:
     """x·cos + rotate_half(x)·sin, row by row, or all at one position."""
@@ -90,7 +71,7 @@ def rotary_embedding_hf(input_tensor: Lanes, cos_cache: Lanes, sin_cache: Lanes,
 
 def _multiply_by_tile(x: Lanes, trans_mat: Lanes) -> Lanes:
     """x times a 32x32 matrix, 32 columns at a time: (x0, x1) → (-x1, x0) for TT-NN's matrix."""
-    matrix = trans_mat[..., :TILE, :TILE].float()
+    matrix = trans_mat[..., :1, :TILE, :TILE].float()  # repeated for every user in shards
     column_blocks = torch.unflatten(x.float(), -1, (-1, TILE))
     matrix = matrix.unsqueeze(-3) if matrix.dim() < column_blocks.dim() else matrix
     return engine.matmul(column_blocks, matrix, k_block=TILE).flatten(-2)
@@ -133,25 +114,10 @@ def _specialise_llama(case: Case) -> Callable[..., Lanes] | None:
     return rotate
 
 
-def _check_llama(call: Call) -> None:
-    if any(spec.dtype is not DataType.BFLOAT16 for spec in call.specs):
-        raise MeshError(
-            f"All input tensors must have dtype = bfloat16; got {[spec.dtype for spec in call.specs]}",
-            expected="bfloat16",
-            fix="Typecast them.",
-        )
-    if call["is_decode_mode"] and any(spec.memory_config.interleaved for spec in call.specs[:1]):
-        raise MeshError(
-            "Sharded inputs for RoPE must be HEIGHT_SHARDED. Decode mode needs a height-sharded input",
-            expected="a HEIGHT_SHARDED input",
-            fix="Shard the input, one user per core.",
-        )
-
-
 @op(
     "ttnn.experimental.rotary_embedding_llama",
     golden=goldens.rotary_embedding_llama,
-    check=_check_llama,
+    check=check_llama,
     specialise=_specialise_llama,
 )
 def rotary_embedding_llama(
@@ -164,6 +130,7 @@ def rotary_embedding_llama(
 @op(
     "ttnn.experimental.rotary_embedding_llama_fused_qk",
     golden=goldens.rotary_embedding_llama_fused_qk,
+    check=check_fused,
     out=lambda call, inferred: list(call.specs[:2]),
 )
 def rotary_embedding_llama_fused_qk(

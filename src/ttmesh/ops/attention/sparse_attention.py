@@ -127,6 +127,13 @@ def assign_ring_rows(rows: int, ring: int, device: torch.device) -> Lanes:
 
 def _check_ring(call: Call) -> None:
     rows, ring = call.specs[0].shape[-2], call["ring_size"]
+    if rows // 32 < 2 * ring:
+        raise ShapeError(
+            f"Sequence length tiles must be at least 2*ring_size for ring distribution. Got seq_len: {rows}, ring_size: "
+            f"{ring}",
+            expected=f"{64 * ring} rows or more",
+            fix="Pad the sequence.",
+        )
     if rows % (2 * ring):
         raise ShapeError(
             f"a sequence of {rows} rows cannot be split into 2 x {ring} chunks",

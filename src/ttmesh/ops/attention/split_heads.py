@@ -6,13 +6,19 @@ import torch
 from torch import Tensor as Lanes
 
 from ttmesh.base.dtypes import Layout
-from ttmesh.base.errors import ShapeError
+from ttmesh.base.errors import ShapeError, require
 from ttmesh.ops.attention.attention_heads import (
     TILE,
     QueryKeyValue,
     split_fused_heads,
     split_interleaved_heads,
     to_heads,
+)
+from ttmesh.ops.attention.head_rules import (
+    check_bert_large,
+    check_create,
+    check_create_separate,
+    check_create_shards,
 )
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
@@ -49,6 +55,13 @@ def _check_split(call: Call) -> None:
             expected=f"a multiple of {TILE}",
             fix="Pad the weights of the projection.",
         )
+    if x.memory_config.is_sharded():
+        wrong = (
+            "Invalid operation: KV tensor should not be provided when the input tensor is sharded. Please ensure that the "
+            "KV tensor is only used in non-sharded configurations."
+        )
+        require(kv is None, wrong, "a fused projection", "Unshard the input.")
+        check_create_shards(call, (x.padded_shape[0], 1, x.padded_shape[2]))
 
 
 def _heads_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
@@ -93,7 +106,7 @@ def split_query_key_value_and_split_heads(
     return split_fused_heads(input_tensor, kv_input_tensor, num_heads, kv, transpose_k=transpose_key)
 
 
-@op("ttnn.experimental.create_qkv_heads", golden=goldens.create_qkv_heads, out=_heads_spec)
+@op("ttnn.experimental.create_qkv_heads", golden=goldens.create_qkv_heads, out=_heads_spec, check=check_create)
 def create_qkv_heads(input: Lanes, num_heads: int, num_kv_heads: int | None, transpose_k_heads: bool) -> QueryKeyValue:
     """Heads of a projection whose columns are (queries, key, value) per group of heads."""
     kv = num_heads if num_kv_heads is None else num_kv_heads
@@ -104,6 +117,7 @@ def create_qkv_heads(input: Lanes, num_heads: int, num_kv_heads: int | None, tra
     "ttnn.experimental.create_qkv_heads_from_separate_tensors",
     golden=goldens.create_qkv_heads_from_separate_tensors,
     out=_heads_spec,
+    check=check_create_separate,
 )
 def create_qkv_heads_from_separate_tensors(
     input: Lanes, input_kv: Lanes, num_heads: int, num_kv_heads: int | None, transpose_k_heads: bool
@@ -115,7 +129,12 @@ def create_qkv_heads_from_separate_tensors(
     return to_heads(input.squeeze(-3), num_heads), k.transpose(-1, -2) if transpose_k_heads else k, v
 
 
-@op("ttnn.experimental.split_query_key_value_and_split_heads", golden=goldens.split_thirds, out=_heads_spec)
+@op(
+    "ttnn.experimental.split_query_key_value_and_split_heads",
+    golden=goldens.split_thirds,
+    out=_heads_spec,
+    check=check_bert_large,
+)
 def split_on_grid(input_tensor: Lanes, num_heads: int) -> QueryKeyValue:
     """Heads of [batch, 1, rows, Q | K | V] with as many key as query heads; keys transposed."""
     q, k, v = (to_heads(projection, num_heads) for projection in torch.chunk(input_tensor.squeeze(-3), 3, dim=-1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 
-from ttmesh.base.dtypes import DataType, Layout
+from ttmesh.base.dtypes import DataType, Layout, TensorMemoryLayout
 from ttmesh.base.errors import one_of, require
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -25,6 +25,13 @@ def require_tiles(call: Call, wrong: str) -> None:
 def require_interleaved(spec: TensorSpec, wrong: str) -> None:
     """Raise for a sharded tensor."""
     require(spec.memory_config.interleaved, wrong, "interleaved memory", "Move it with ttnn.to_memory_config.")
+
+
+def require_memory_layout(spec: TensorSpec, layout: TensorMemoryLayout, name: str) -> None:
+    """Raise for a tensor that is sharded in another way."""
+    wrong = f"{name} must be {layout.name} but got TensorMemoryLayout::{spec.memory_config.memory_layout.name}"
+    fix = "Move it with ttnn.to_memory_config."
+    require(spec.memory_config.memory_layout is layout, wrong, f"TensorMemoryLayout.{layout.name}", fix)
 
 
 def require_dtype(spec: TensorSpec | Tensor, allowed: DataType | Collection[DataType], wrong: str) -> None:

@@ -37,6 +37,7 @@ from ttmesh.tensor.calls.launch_op import (
     SpecRule,
     StageRule,
     launch,
+    separate,
 )
 from ttmesh.tensor.spec.tensor_topology import TensorTopology
 
@@ -72,7 +73,7 @@ def device_operation(
     in_place: bool = False,
     specialise: Specialise | None = None,
     takes: Iterable[str] | None = None,
-    recheck: bool = False,
+    recheck: bool | Callable[[Arguments], bool] = False,
     alias: Callable[[Call], Sequence[int] | None] | None = None,
     min_rank: int = 0,
     engine: EngineRule | None = None,
@@ -129,14 +130,18 @@ def op(
     in_place: bool = False,
     specialise: Specialise | None = None,
     takes: Iterable[str] | None = None,
-    recheck: bool = False,
+    recheck: bool | Callable[[Arguments], bool] = False,
     alias: Callable[[Call], Sequence[int] | None] | None = None,
     min_rank: int = 0,
     engine: EngineRule | None = None,
+    hands_back: str | None = None,
+    shares_result: bool = False,
 ) -> Callable[[Callable[..., Any]], OpFunction]:
     """Define a lane function as the operation of this name.
 
     Args:
+        hands_back: the argument that TT-NN returns as the first of the results, on the memory where it is.
+        shares_result: TT-NN returns one tensor as both of two results.
         names: a parameter's name in overloads -> its name in the lane function; the other arguments are those of
           `device_operation`.
     """
@@ -149,12 +154,37 @@ def op(
     def decorate(lane: Callable[..., Any]) -> OpFunction:
         operation = make(lane).operation
         run = functools.partial(launch, operation)
+        if hands_back is not None:
+            run = functools.partial(_launch_and_hand_back, operation, hands_back)
+        if shares_result:
+            run = functools.partial(_launch_and_share, operation)
         taken = operation.lane_arguments.union(OUTPUTS if operation.outputs is None else operation.outputs)
+        if hands_back is not None or shares_result:
+            return define(name, run, golden, lane.__doc__, None, names, taken | {"memory_config"})
         defined = define(name, run, golden, lane.__doc__, operation, names, taken)
         defined.returns_tensor = lane.__annotations__.get("return") == "torch.Tensor"
         return defined
 
     return decorate
+
+
+def _launch_and_hand_back(operation: Operation, name: str, arguments: Arguments) -> Any:
+    """Run an operation whose first result is one of its arguments."""
+    results, handed = launch(operation, arguments), arguments[name]
+    given = any(arguments.get(target) is not None for target in operation.outputs or ())
+    if given or results[0] is None or tuple(results[0].shape) != tuple(handed.shape):
+        return results
+    results[0].deallocate(force=True)
+    return [separate(handed), *results[1:]]
+
+
+def _launch_and_share(operation: Operation, arguments: Arguments) -> Any:
+    """Run an operation whose two results are one tensor."""
+    results = launch(operation, arguments)
+    if len(results) < 2 or any(one is None for one in results) or tuple(results[0].shape) != tuple(results[1].shape):
+        return results
+    results[1].deallocate(force=True)
+    return [results[0], separate(results[0])]
 
 
 def composite(

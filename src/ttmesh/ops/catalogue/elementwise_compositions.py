@@ -3,8 +3,9 @@
 `elementwise_compositions.txt` has a line per operation and number of tensors, as observed on TT-NN 0.81.1. `name:ab>c`
 launches a program: a and b say where its operands are and c where its result goes (i: with the tensors given, o: in the
 results' memory). +n takes memory for the tensor n, -n gives it back, and after = the results. A name in lower case is the
-program of the unary operation of this name. A line that begins with ! is how TT-NN refuses tensors of a format, or rows in
-interleaved memory (rows).
+program of the unary operation of this name. A line that begins with ! is how TT-NN refuses tensors of some formats ({}
+stands for the format), rows of floats in interleaved memory (rows) or in shards (sharded_rows), or rows of integers
+(int32_rows).
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ from ttmesh.tensor.calls.launch_op import Call, StageRule
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 FORMATS = {DataType.BFLOAT16: "bf16", DataType.FLOAT32: "f32", DataType.BFLOAT8_B: "bf8"}
+OTHER_FORMATS = {
+    DataType.BFLOAT4_B: "bf4", DataType.INT32: "int32", DataType.UINT32: "uint32", DataType.UINT16: "uint16",
+    DataType.UINT8: "uint8",
+}  # fmt: skip
 BY_SHAPE = frozenset({"Copy", "UnaryBackward", "BinaryBackward"})  # programs of one shape each
 Identity = tuple[str, int, str]  # the operation, how many tensors it gets, their format
 
@@ -41,8 +46,9 @@ def read_tables() -> Tables:
     refusals: dict[Identity, str] = {}
     for line in files(__package__).joinpath("elementwise_compositions.txt").read_text().splitlines():
         if line.startswith("!"):
-            name, count, kind, text = line[1:].split(maxsplit=3)
-            refusals[f"ttnn.{name}", int(count), kind] = text
+            name, count, kinds, text = line[1:].split(maxsplit=3)
+            for kind in kinds.split(","):
+                refusals[f"ttnn.{name}", int(count), kind] = text
         elif line and not line.startswith("#"):
             name, count, formats, *tokens = line.split()
             for one in formats.split(","):
@@ -103,9 +109,12 @@ def _follow(
         elif not token.startswith("fill") or (given.layout is Layout.TILE and given.dtype in FORMATS):
             c.launch(_program_key(name, token, places, call))  # rows and integers are filled on the host
     numbers = tokens[end + 1 :]
-    if len(numbers) != len(results) or len(set(numbers)) != len(numbers):
+    if len(numbers) != len(results):
         return None
-    return c, [made[number] if number in made else c.allocate(results[0]) for number in numbers]
+    stages = []
+    for i, number in enumerate(numbers):  # a tensor that is two results gets memory twice, and the operation frees one
+        stages.append(made[number] if number in made and number not in numbers[:i] else c.allocate(results[0]))
+    return c, stages
 
 
 def _program_key(name: str, token: str, places: Mapping[str, TensorSpec], call: Call) -> Hashable:
@@ -139,6 +148,16 @@ def _read_parameter(text: str, call: Call) -> Hashable:
         return value
 
 
+def _list_kinds(spec: TensorSpec) -> Sequence[str]:
+    """The kinds of the table that a tensor is of, the narrowest first."""
+    name = FORMATS.get(spec.dtype, OTHER_FORMATS.get(spec.dtype, ""))
+    if spec.layout is not Layout.ROW_MAJOR:
+        return (name,)
+    if spec.dtype in FORMATS:
+        return ("rows",) if spec.memory_config.interleaved else ("sharded_rows", name)
+    return (f"{name}_rows", name) if spec.memory_config.interleaved else (name,)
+
+
 def check_composition(name: str, check: Callable[[Call], None] | None) -> Callable[[Call], None] | None:
     """Combine an operation's check with the refusals of the programs that it is composed of."""
     tables = read_tables()
@@ -151,11 +170,13 @@ def check_composition(name: str, check: Callable[[Call], None] | None) -> Callab
             check(call)
         specs = call.specs
         first = specs[0]
-        in_rows = first.layout is Layout.ROW_MAJOR and first.memory_config.interleaved
-        format_name = "int32" if first.dtype is DataType.INT32 else FORMATS.get(first.dtype, "")
-        kind = "rows" if in_rows and format_name in FORMATS.values() else format_name
-        text = refusals.get((name, len(specs), kind), "")
-        expected = "tiles" if kind == "rows" else "another format"
-        require(not text, text, expected, "Convert it with ttnn.to_layout or ttnn.typecast.")
+        if name.endswith("_bw"):  # of a gradient, integers on either side
+            first = next((spec for spec in specs if spec.dtype not in FORMATS), first)
+        for kind in _list_kinds(first):
+            text = refusals.get((name, len(specs), kind))
+            if text is not None:
+                expected = "tiles" if kind.endswith("rows") else "another format"
+                wrong = text.replace("{}", first.dtype.name)
+                require(False, wrong, expected, "Convert it with ttnn.to_layout or ttnn.typecast.")
 
     return check_both

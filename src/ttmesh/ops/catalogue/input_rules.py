@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.checks import require_dtype
+from ttmesh.ops.catalogue.operand_rules import check_operands
+from ttmesh.ops.catalogue.operand_tables import OPERAND_RULES
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
@@ -42,17 +44,18 @@ class InputRule:
 
 
 def check_inputs(name: str, check: Callable[[Call], None] | None) -> Callable[[Call], None] | None:
-    """Combine an operation's check with its input rule, if it has one."""
-    rule = RULES.get(name)
-    if rule is None:
+    """Combine an operation's check with the rules of its input and its operands, if it has such."""
+    rule, operand_rules = RULES.get(name), OPERAND_RULES.get(name, ())
+    if rule is None and not operand_rules:
         return check
 
     def check_both(call: Call) -> None:
-        if not rule.comes_last:
+        check_operands(operand_rules, call)
+        if rule is not None and not rule.comes_last:
             rule.check(call.specs[0])
         if check is not None:
             check(call)
-        if rule.comes_last:
+        if rule is not None and rule.comes_last:
             rule.check(call.specs[0])
 
     return check_both

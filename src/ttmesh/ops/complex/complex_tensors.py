@@ -12,6 +12,7 @@ from ttmesh.ops.elementwise.ternary import where
 from ttmesh.ops.elementwise.unary import unary
 from ttmesh.ops.goldens import autodiff as goldens
 from ttmesh.ops.goldens import elementwise
+from ttmesh.tensor.calls.conversions import to_memory_config
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
 
@@ -69,15 +70,22 @@ def complex_tensor(real: Tensor, imag: Tensor) -> ComplexTensor:
 
 
 @composite("ttnn.real", golden=elementwise.real)
-def real(input_tensor: ComplexTensor) -> Tensor:
-    """The real part, without a copy."""
-    return input_tensor.real
+def real(input_tensor: ComplexTensor, memory_config: Memory) -> Tensor:
+    """The real part, without a copy unless it is to lie elsewhere."""
+    return _move_part(input_tensor.real, memory_config)
+
+
+def _move_part(part: Tensor, memory_config: Memory) -> Tensor:
+    if memory_config is None or memory_config == part.memory_config():
+        return part
+    moved: Tensor = to_memory_config(part, memory_config)
+    return moved
 
 
 @composite("ttnn.imag", golden=elementwise.imag)
-def imag(input_tensor: ComplexTensor) -> Tensor:
-    """The imaginary part, without a copy."""
-    return input_tensor.imag
+def imag(input_tensor: ComplexTensor, memory_config: Memory) -> Tensor:
+    """The imaginary part, without a copy unless it is to lie elsewhere."""
+    return _move_part(input_tensor.imag, memory_config)
 
 
 @composite("ttnn.angle", golden=elementwise.angle)

@@ -183,7 +183,7 @@ def randn(
     result_dtype = dtype or bfloat16
     if result_dtype not in (bfloat16, float32):
         raise MeshError(
-            f"ttnn.randn does not support {result_dtype}",
+            f"Randn: Output tensor must be Float32 or Bfloat16, not {result_dtype}",
             expected="bfloat16 or float32",
             fix="Convert with ttnn.typecast.",
         )

@@ -12,8 +12,10 @@ from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.ops.catalogue.checks import require_dtype, require_layout
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, like_first, make_output_spec
+from ttmesh.ops.creation.full import create_filled
 from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims
 from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
@@ -94,7 +96,10 @@ def manual_seed(
         require(user_ids is None or 0 <= user_ids < USERS, wrong, "0..31", "Use an id from 0 to 31.")
         users = list(range(USERS)) if user_ids is None else [user_ids]
     seed_users([seeds] * len(users), users)
-    return None
+    if device is None:
+        return None
+    device.program_cache.compile("ttnn.manual_seed", (("ttnn.manual_seed", seeds, tuple(users)),))
+    return create_filled((1,), 0, DataType.UINT32, Layout.ROW_MAJOR, device, DRAM_MEMORY_CONFIG)
 
 
 def _to_list(tensor: Tensor) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from ttmesh.base.dtypes import DataType, bfloat8_b, bfloat16, float32, int32, ui
 from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.elementwise.binary import OPERANDS, fuse_activations
-from ttmesh.ops.elementwise.binary_rules import binary_spec, check_binary, check_broadcast
+from ttmesh.ops.elementwise.binary_rules import binary_spec, check_binary, check_broadcast, has_integers_and_number
 from ttmesh.ops.elementwise.ternary import equalize_operands
 from ttmesh.ops.goldens import operands as goldens
 from ttmesh.ops.lane_functions.unary_functions import to_float32
@@ -21,6 +21,23 @@ from ttmesh.ops.stages.composite_stages import outer_stages, polynomial_stages
 from ttmesh.tensor.calls.launch_op import Call
 
 EPSILON = 1.19209e-7  # the chip's sfpu_eps (tt-metal e4f9f0b wh_hal.cpp, bh_hal.cpp)
+
+
+def _check_scaled(op_type: str) -> Callable[[Call], None]:
+    """addalpha and subalpha: one format, or floats of several."""
+
+    def check(call: Call) -> None:
+        _check(call)
+        a, b = (spec.dtype for spec in call.specs)
+        floats = (bfloat16, float32, bfloat8_b, DataType.BFLOAT4_B)
+        wrong = (
+            f"Mixed dtype is not supported for binary operation BinaryOpType::{op_type}, dtype A: DataType::{a.name}, dtype "
+            f"B: DataType::{b.name}"
+        )
+        fits = a is b or (a in floats and b in floats)
+        require(fits, wrong, "operands of one format", "Convert one with ttnn.typecast.")
+
+    return check
 
 
 def _check(call: Call) -> None:
@@ -35,7 +52,7 @@ def _add_scaled(a: Tensor, b: Tensor, alpha: float) -> Tensor:
     "ttnn.addalpha",
     golden=goldens.addalpha,
     out=binary_spec(),
-    check=_check,
+    check=_check_scaled("ADD"),
     runtime=("alpha",),
 )
 def addalpha(input_tensor_a: Tensor, input_tensor_b: Tensor, alpha: float, lane_axes: int) -> Tensor:
@@ -52,7 +69,7 @@ def _subtract_scaled(a: Tensor, b: Tensor, alpha: float) -> Tensor:
     "ttnn.subalpha",
     golden=goldens.subalpha,
     out=binary_spec(),
-    check=_check,
+    check=_check_scaled("SUB"),
     runtime=("alpha",),
 )
 def subalpha(input_tensor_a: Tensor, input_tensor_b: Tensor, alpha: float, lane_axes: int) -> Tensor:
@@ -84,17 +101,50 @@ def _nextafter(a: Tensor, b: Tensor) -> Tensor:
     return torch.where(a < b, a - EPSILON, torch.where(a > b, a + EPSILON, a))
 
 
+def _check_floor(call: Call) -> None:
+    _check(call)
+    whole = len(call.specs) > 1 and all(spec.dtype is uint32 for spec in call.specs)
+    wrong = "Input tensor A dtype DataType::UINT32 is not supported for binary operation BinaryOpType::DIV"
+    require(not whole, wrong, "floats or int32", "Convert it with ttnn.typecast.")
+    dtype = call.specs[0].dtype
+    wrong = f"Unary: UnaryOpType::FLOOR does not support integer input dtype DataType::{dtype.name}"
+    small = dtype in (DataType.UINT16, DataType.UINT8)
+    require(not small, wrong, "a float format", "Convert it with ttnn.typecast.")
+
+
+def _check_div_no_nan(call: Call) -> None:
+    """A division, then a choice by the divisor, whose format must be the quotient's."""
+    _check(call)
+    if len(call.specs) < 2:
+        return
+    a, b = (spec.dtype for spec in call.specs)
+    wrong = f"Input tensor A dtype DataType::{a.name} is not supported for binary operation BinaryOpType::DIV"
+    require(not (a is b is uint32), wrong, "floats or int32", "Convert it with ttnn.typecast.")
+    floats = (bfloat16, float32, bfloat8_b, DataType.BFLOAT4_B)
+    wrong = (
+        f"Mixed dtype is not supported for binary operation BinaryOpType::WHERE_TST, dtype A: DataType::{b.name}, dtype B: "
+        f"DataType::{a.name}"
+    )
+    require(
+        a is b or a not in floats or b not in floats, wrong, "operands of one format", "Convert one with ttnn.typecast."
+    )
+
+
+def _quotient_dtype(call: Call) -> DataType | None:
+    return float32 if all(spec.dtype in (int32, uint32) for spec in call.specs) else None
+
+
 _check_nextafter = check_binary("NEXTAFTER", frozenset({DataType.BFLOAT16, DataType.FLOAT32}), mixed=False)
-for _name, _function, _golden, _check_formats in (
-    ("div_no_nan", _div_no_nan, goldens.BINARY["div_no_nan"], _check),
-    ("floor_div", _floor_div, goldens.BINARY["floor_div"], _check),
-    ("nextafter", _nextafter, goldens.nextafter, _check_nextafter),
+for _name, _function, _golden, _check_formats, _dtype in (
+    ("div_no_nan", _div_no_nan, goldens.BINARY["div_no_nan"], _check_div_no_nan, _quotient_dtype),
+    ("floor_div", _floor_div, goldens.BINARY["floor_div"], _check_floor, _quotient_dtype),
+    ("nextafter", _nextafter, goldens.nextafter, _check_nextafter, None),
 ):
     _lane = fuse_activations(_function)
     _lane.__doc__ = f"{_name} of two tensors, or of a tensor and a number."
     op(
-        f"ttnn.{_name}", golden=_golden, out=binary_spec(), check=_check_formats, runtime=("input_tensor_b",),
-        names=OPERANDS,
+        f"ttnn.{_name}", golden=_golden, out=binary_spec(_dtype), check=_check_formats, runtime=("input_tensor_b",),
+        names=OPERANDS, recheck=has_integers_and_number,
     )(_lane)  # fmt: skip
 
 
@@ -115,7 +165,13 @@ def _check_polyval(call: Call) -> None:
     )
 
 
-@op("ttnn.polyval", golden=goldens.polyval, check=_check_polyval, stages=polynomial_stages)
+@op(
+    "ttnn.polyval",
+    golden=goldens.polyval,
+    out=binary_spec(_quotient_dtype),
+    check=_check_polyval,
+    stages=polynomial_stages,
+)
 def polyval(input_tensor_a: Tensor, coeffs: Sequence[float]) -> Tensor:
     """A polynomial, highest power first."""
     return _polyval(input_tensor_a, coeffs)

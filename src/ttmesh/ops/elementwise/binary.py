@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ttmesh.base import numerics_mode
-from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, bfloat16, float32, int32, uint32
+from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, bfloat16, float32, int32, uint16, uint32
 from ttmesh.base.errors import MeshError, require
 from ttmesh.chip.formats.block_float import combine_and_quantise
 from ttmesh.chip.formats.storage import finish
@@ -30,9 +30,11 @@ from ttmesh.ops.elementwise.binary_rules import (
     FLOAT_INT32,
     INT32,
     RELATIONAL,
+    TAKES_ANY_NUMBER,
     binary_spec,
     check_binary,
     check_options,
+    has_integers_and_number,
     is_tensor,
 )
 from ttmesh.ops.elementwise.elementwise_buffers import binary_buffers
@@ -123,6 +125,12 @@ def _accept_number(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Te
     return lambda a, b: function(a, b if isinstance(b, Tensor) else torch.full_like(a, b))
 
 
+def _float32_for_number(call: Call) -> DataType | None:
+    """Integers of 32 bits are converted where the other operand is a floating-point number."""
+    number = isinstance(call["input_tensor_b"], float) or isinstance(call["input_tensor_a"], float)
+    return float32 if number and call.specs[0].dtype in (int32, uint32) else None
+
+
 def _float32_for_isclose(call: Call) -> DataType | None:
     return float32 if call.specs[0].dtype is int32 else None
 
@@ -130,7 +138,7 @@ def _float32_for_isclose(call: Call) -> DataType | None:
 BINARY = {
     "add": BinaryKind(torch.add, "ADD", ARITHMETIC, mixed=True, in_place=True),
     "subtract": BinaryKind(torch.sub, "SUB", ARITHMETIC, mixed=True, in_place=True),
-    "multiply": BinaryKind(torch.mul, "MUL", ARITHMETIC, mixed=True, in_place=True),
+    "multiply": BinaryKind(torch.mul, "MUL", ARITHMETIC, mixed=True, in_place=True, dtype=_float32_for_number),
     "rsub": BinaryKind(lambda a, b: b - a, "RSUB", ARITHMETIC, mixed=True, in_place=True),
     "squared_difference": BinaryKind(
         lambda a, b: torch.square(to_float32(a) - b) if a.dtype.is_floating_point else torch.square(a - b),
@@ -162,9 +170,10 @@ BINARY = {
     "lcm": BinaryKind(torch.lcm, "LCM", INT32, takes_dtype=False),
     "pow": BinaryKind(_pow, "POWER", FLOAT, takes_dtype=False),
     "remainder": BinaryKind(lambda a, b: torch.remainder(a if not a.dtype.is_floating_point else to_float32(a), b),
-                      "REMAINDER", FLOAT_32_BIT, extra_check=lambda call: _check_divisor(call)),
+                      "REMAINDER", FLOAT_32_BIT, extra_check=lambda call: _check_divisor(call),
+                      dtype=_float32_for_number),
     "fmod": BinaryKind(lambda a, b: torch.fmod(a if not a.dtype.is_floating_point else to_float32(a), b),
-                       "FMOD", FLOAT_INT32),
+                       "FMOD", FLOAT_INT32, dtype=_float32_for_number),
     "bitwise_and": BinaryKind(lambda a, b: a & b, "BITWISE_AND", BITS),
     "bitwise_or": BinaryKind(lambda a, b: a | b, "BITWISE_OR", BITS),
     "bitwise_xor": BinaryKind(lambda a, b: a ^ b, "BITWISE_XOR", BITS),
@@ -287,17 +296,19 @@ def _define_binary(name: str, kind: BinaryKind) -> OpFunction:
     specialise = specialise_addition(kind.op_type, specialise_plain(kind.function))
     if kind.op_type in BY_VALUE:
         specialise = _bind_number(specialise)
+    recheck = False if kind.op_type in TAKES_ANY_NUMBER else has_integers_and_number
     if kind.in_place:
         in_place[name] = op(
             f"ttnn.{name}_", golden=goldens.IN_PLACE[name], out=binary_spec(), check=check, runtime=runtime,
             programs=programs, scratch=binary_buffers, writes="input_tensor_a", names=OPERANDS,
-            specialise=specialise,
+            specialise=specialise, recheck=recheck,
         )(lane)  # fmt: skip
     rule = binary_spec(kind.dtype, takes_dtype=kind.takes_dtype)
     return op(
         f"ttnn.{name}", golden=goldens.BINARY[name], out=rule, check=check, runtime=runtime, programs=programs,
         stages=row_shard_stages(kind.op_type),
-        scratch=binary_buffers, names=OPERANDS, specialise=specialise, recheck=kind.extra_check is not None,
+        scratch=binary_buffers, names=OPERANDS, specialise=specialise,
+        recheck=kind.extra_check is not None or recheck,
     )(lane)  # fmt: skip
 
 
@@ -368,14 +379,27 @@ def check_div(call: Call) -> None:
             wrong = "For integer division, supported output dtype is FLOAT32"
     if wrong:
         raise MeshError(wrong, expected="a supported division", fix="Change rounding_mode, dtype or the operands.")
+    _check_unsigned_division(call)
     if len(call.specs) > 1:
         _check_div(call)
     else:
         check_options(call)
 
 
+def _check_unsigned_division(call: Call) -> None:
+    """uint32 is divided by or with floats alone, uint16 not at all."""
+    operands = [call["input_tensor_a"], call["input_tensor_b"]]
+    floats = any(isinstance(value, float) or getattr(value, "dtype", None) in FLOAT for value in operands)
+    for letter, spec in zip("AB", call.specs, strict=False):
+        wrong = f"Input tensor {letter} dtype {spec.dtype} is not supported for binary operation BinaryOpType.DIV"
+        refused = spec.dtype is uint16 or (spec.dtype is uint32 and not floats)
+        require(not refused, wrong, "floats or int32", "Convert it with ttnn.typecast.")
+
+
 def _div_dtype(call: Call) -> DataType | None:
-    return float32 if _is_integer_division(call) and call["rounding_mode"] is None else None
+    if _is_integer_division(call) and call["rounding_mode"] is None:
+        return float32
+    return _float32_for_number(call)
 
 
 def _div_lane(

@@ -177,6 +177,8 @@ def _define_gradients(name: str, gradients: Gradients) -> OpFunction:
         outputs=("input_grad", "other_grad"),
         names=NAMES,
         takes=arguments_taken,
+        hands_back="grad_tensor" if name in ("fmod", "remainder") else None,
+        shares_result=name == "bias_gelu",
     )(lane)
 
 
@@ -217,7 +219,7 @@ for _name, _gradients, _golden in (
             sum_to_operand(gradient, operand, lane_axes) for gradient, operand in zip(computed, operands, strict=True)
         ]
 
-    op(f"ttnn.{_name}_bw", golden=_golden, out=gradient_specs, runtime=("alpha",))(_lane)
+    op(f"ttnn.{_name}_bw", golden=_golden, out=gradient_specs, runtime=("alpha",), hands_back="grad_tensor")(_lane)
 
 
 @op(

@@ -23,7 +23,7 @@ from ttmesh.base.dtypes import (
 )
 from ttmesh.base.errors import ShapeError, one_of, require
 from ttmesh.ops.catalogue.spec_rules import Inferred
-from ttmesh.tensor.calls.launch_op import Call, SpecRule
+from ttmesh.tensor.calls.launch_op import Arguments, Call, SpecRule
 from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
@@ -39,6 +39,9 @@ FLOAT_INT32 = FLOAT | {int32}
 BITS = frozenset({uint32, uint16, int32})
 BITS_32 = frozenset({uint32, int32})
 INT32 = frozenset({int32})
+RANGES = {int32: (-(2**31), 2**31 - 1), uint32: (-(2**31), 2**32 - 1)}  # numbers that integers of 32 bits represent
+UNARY_WITH_NUMBER = frozenset({"FMOD", "REMAINDER", "MAXIMUM", "MINIMUM"})  # with a number they are unary operations
+TAKES_ANY_NUMBER = frozenset({"MUL", "DIV", "MAXIMUM", "MINIMUM", "FMOD", "REMAINDER", "POWER"})  # these convert it
 
 
 def check_binary(
@@ -54,9 +57,20 @@ def check_binary(
     name = f"BinaryOpType.{op_type}"
 
     def check(call: Call) -> None:
+        if call.outputs and call.outputs[0] is not None and call.outputs[0] is call.tensors[0]:
+            check_options(call)  # of an operation in place they come first
+        if len(call.specs) == 1 and op_type not in TAKES_ANY_NUMBER:
+            _check_number(call, name)
+        if len(call.specs) == 1 and op_type == "POWER" and call.specs[0].dtype in BITS:
+            _check_integer_power(call.specs[0].dtype, call["input_tensor_b"])
+            return
         for letter, spec in zip("AB", call.specs, strict=False):
             wrong = f"Input tensor {letter} dtype {spec.dtype} is not supported for binary operation {name}"
-            if len(call.specs) == 1 and op_type.startswith("BITWISE"):  # with a number it is a unary operation
+            if len(call.specs) == 1 and op_type in UNARY_WITH_NUMBER:
+                wrong = (
+                    f"Unary: UnaryOpType::{op_type} does not support integer input dtype DataType::{spec.dtype.name}"
+                )
+            if len(call.specs) == 1 and (op_type.startswith("BITWISE") or op_type in ("LEFT_SHIFT", "RIGHT_SHIFT")):
                 wrong = (
                     f"Unsupported input dtype for bitwise/shift op_type UnaryOpType::{op_type}: expected Int32, UInt32, or "
                     "UInt16."
@@ -77,6 +91,37 @@ def check_binary(
             extra_check(call)
 
     return check
+
+
+def has_integers_and_number(arguments: Arguments) -> bool:
+    """Whether an operand holds integers and the other is a floating-point number, whose value is checked at every call."""
+    first, second = arguments.get("input_tensor_a"), arguments.get("input_tensor_b")
+    tensor, number = (first, second) if isinstance(first, Tensor) else (second, first)
+    return isinstance(number, float) and isinstance(tensor, Tensor) and tensor.dtype in RANGES
+
+
+def _check_integer_power(dtype: DataType, exponent: float) -> None:
+    wrong = f"pow: DataType::{dtype.name} input requires an integral exponent, got {exponent:g}"
+    require(float(exponent).is_integer(), wrong, "an integer", "Convert the tensor with ttnn.typecast.")
+    wrong = f"pow: integers to negative integer powers are not allowed, got {exponent:g}"
+    require(exponent >= 0, wrong, "0 or more", "Convert the tensor with ttnn.typecast.")
+
+
+def _check_number(call: Call, name: str) -> None:
+    """A number beside 32-bit integers must be one of them, as TT-NN packs it so."""
+    dtype, second = call.specs[0].dtype, call["input_tensor_b"]
+    number = call["input_tensor_a"] if isinstance(second, Tensor) else second
+    if dtype not in RANGES or not isinstance(number, float):
+        return
+    lowest, highest = RANGES[dtype]
+    text = f"{number:g}"
+    wrong = (
+        f"Binary operation {name} with a DataType::{dtype.name} tensor cannot represent the scalar {text}: only a finite "
+        f"integer within the range of DataType::{dtype.name} survives being packed as one, and this value would be changed "
+        "silently. Typecast the input to a floating-point dtype first."
+    )
+    represented = number.is_integer() and lowest <= number <= highest
+    require(represented, wrong, f"an integer from {lowest} to {highest}", "Convert the tensor with ttnn.typecast.")
 
 
 def _check_shapes(call: Call) -> None:

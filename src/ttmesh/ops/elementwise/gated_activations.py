@@ -13,17 +13,20 @@ from ttmesh.base.dtypes import (
     BLOCK_FLOATS,
     INTEGERS,
     TILE_LAYOUT,
+    Arch,
     DataType,
     Layout,
     TensorMemoryLayout,
     bfloat16,
     float32,
     int32,
+    uint32,
 )
 from ttmesh.base.errors import MeshError, ShapeError, require
+from ttmesh.ops.catalogue.checks import require_dtype
 from ttmesh.ops.catalogue.definition import OpFunction, op
 from ttmesh.ops.catalogue.program_keys import binary_key
-from ttmesh.ops.catalogue.spec_rules import Inferred, fit_shards, like_first
+from ttmesh.ops.catalogue.spec_rules import Inferred, fit_shards, like_first, make_like_rule
 from ttmesh.ops.elementwise.binary_rules import binary_spec, is_tensor
 from ttmesh.ops.elementwise.ternary import equalize_operands
 from ttmesh.ops.goldens import movement, reduction
@@ -103,6 +106,9 @@ def _situ_glu(gate: Tensor, up: Tensor, beta1: float, beta2: float) -> Tensor:
 
 
 def _check_betas(call: Call) -> None:
+    arch = call.mesh.arch()
+    wrong = f"Unary: SOFTCAP is implemented for Blackhole only, got arch {arch.name.lower()}"
+    require(arch is Arch.BLACKHOLE, wrong, "a Blackhole chip", "Set TTMESH_SYSTEM=p150.")
     require(
         bool(call["beta1"] and call["beta2"]),
         "situ_glu: beta1 and beta2 must be non-zero",
@@ -194,6 +200,8 @@ def snake_beta(input_tensor: Tensor, alpha: Tensor, beta: Tensor, lane_axes: int
 
 
 def _check_prelu(call: Call) -> None:
+    if not is_tensor(call["weight"]):
+        _require_formats(call.specs[0], "PRELU_SFPU")
     weight, channels = call["weight"], call.specs[0].shape[1] if len(call.specs[0].shape) > 1 else 1
     if is_tensor(weight):
         count = 1
@@ -234,11 +242,26 @@ def _check_clamp(call: Call) -> None:
             expected="at least one bound",
             fix="Give min or max.",
         )
+    if len(call.specs) == 1:
+        _require_formats(call.specs[0], "CLAMP_TSS", (int32,))
+
+
+def _require_formats(spec: TensorSpec, op_type: str, integers: tuple[DataType, ...] = ()) -> None:
+    """Raise for integers that the device operation behind a composite does not take."""
+    wrong = f"Unary: UnaryOpType::{op_type} does not support integer input dtype DataType::{spec.dtype.name}"
+    refused = spec.dtype in INTEGERS and spec.dtype not in integers
+    require(not refused, wrong, "a float format", "Convert it with ttnn.typecast.")
 
 
 def _clamp_dtype(call: Call) -> DataType | None:
     floats = any(isinstance(bound, float) for bound in _bounds(call))
     return float32 if call.specs[0].dtype is int32 and floats else None
+
+
+def _clip_dtype(call: Call) -> DataType | None:
+    """TT-NN reads the bounds of clip as floats."""
+    numbers = any(isinstance(bound, int | float) for bound in _bounds(call))
+    return float32 if call.specs[0].dtype is int32 and numbers else None
 
 
 def _clamp(x: Tensor, lower: Any, upper: Any) -> Tensor:
@@ -258,16 +281,24 @@ def _define_clamp(name: str) -> OpFunction:
         """Values clamped between two bounds, numbers or tensors; the upper bound is applied last."""
         return _clamp(*equalize_operands(lane_axes, input_tensor, min, max))
 
-    return op(
-        f"ttnn.{name}", golden=goldens.clamp, out=binary_spec(_clamp_dtype), check=_check_clamp, runtime=("min", "max")
-    )(lane)
+    dtype = _clamp_dtype if name == "clamp" else _clip_dtype
+    return op(f"ttnn.{name}", golden=goldens.clamp, out=binary_spec(dtype), check=_check_clamp, runtime=("min", "max"))(
+        lane
+    )
 
 
 clamp, clip = _define_clamp("clamp"), _define_clamp("clip")
 
 
 def _check_square_tiles(call: Call) -> None:
-    require(call.specs[0].layout is Layout.TILE, "shape match", "TILE layout", "Convert with ttnn.to_layout.")
+    require_dtype(
+        call.specs[0],
+        (bfloat16, float32, DataType.BFLOAT8_B, int32, uint32),
+        "Only FLOAT32, BFLOAT16, BFLOAT8_B, and UINT32 are supported for generic reduction (INT32 is supported for "
+        f"MAX/MIN/SUM) - got DataType::{call.specs[0].dtype.name}",
+    )
+    wrong = f"ttnn.mean does not support integer inputs - got DataType::{call.specs[0].dtype.name}."
+    require(call.specs[0].dtype not in (int32, uint32), wrong, "a float format", "Convert it with ttnn.typecast.")
     rank = len(call.specs[0].shape)
     wrong = (
         f"Unsupported dim {2 if rank < 3 else 3} at index {0 if rank < 3 else 1}. After possible adjustment, needs to be at "
@@ -286,11 +317,11 @@ def _check_square_tiles(call: Call) -> None:
 def _check_four_dims(call: Call) -> None:
     four = len(call.specs[0].shape) == 4
     require(four, "Cannot support non-rank 4 Tensor", "four dims", "Reshape it to four dims.")
-    _check_square_tiles(call)
     spec = call.specs[0]
     wrong = f"Input tensor dtype must be BFLOAT16 or FLOAT32 but got DataType::{spec.dtype.name}"
     batches = spec.shape[0] * spec.shape[1] > 1  # they are reshaped into one matrix, which block floats are not
     require(not batches or spec.dtype in (bfloat16, float32), wrong, "bfloat16 or float32", "Use ttnn.typecast.")
+    _check_square_tiles(call)
 
 
 def _normalize(x: Tensor, dims: tuple[int, ...]) -> Tensor:
@@ -299,7 +330,13 @@ def _normalize(x: Tensor, dims: tuple[int, ...]) -> Tensor:
     return (x - mean) / x.var(dims, correction=0, keepdim=True).sqrt()
 
 
-@op("ttnn.normalize_hw", golden=reduction.normalize_hw, check=_check_square_tiles, stages=normalize_stages(whole=False))
+@op(
+    "ttnn.normalize_hw",
+    golden=reduction.normalize_hw,
+    out=make_like_rule(layout=Layout.TILE),
+    check=_check_square_tiles,
+    stages=normalize_stages(whole=False),
+)
 def normalize_hw(input_tensor: Tensor) -> Tensor:
     """(x - mean) / std over the last two dims, biased."""
     return _normalize(input_tensor, (-2, -1))
@@ -324,6 +361,7 @@ def _variance_hw(x: Tensor, *, root: bool) -> Tensor:
 @op(
     "ttnn.var_hw",
     golden=reduction.var_hw,
+    out=make_like_rule(layout=Layout.TILE),
     check=_check_square_tiles,
     stages=spread_hw_stages(root=False),
 )
@@ -332,7 +370,13 @@ def var_hw(input_tensor: Tensor) -> Tensor:
     return _variance_hw(input_tensor, root=False)
 
 
-@op("ttnn.std_hw", golden=reduction.std_hw, check=_check_square_tiles, stages=spread_hw_stages(root=True))
+@op(
+    "ttnn.std_hw",
+    golden=reduction.std_hw,
+    out=make_like_rule(layout=Layout.TILE),
+    check=_check_square_tiles,
+    stages=spread_hw_stages(root=True),
+)
 def std_hw(input_tensor: Tensor) -> Tensor:
     """The standard deviation over the last two dims, biased; the dims stay with length 1."""
     return _variance_hw(input_tensor, root=True)
@@ -352,13 +396,41 @@ def _mask_stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Composition
     return c, [made]
 
 
-@op("ttnn.tril", golden=movement.tril, min_rank=2, stages=_mask_stages)
+def _check_mask_shape(call: Call) -> None:
+    """Rows are tilized first, which takes whole tiles alone."""
+    spec = call.specs[0]
+    if spec.layout is Layout.TILE or len(spec.shape) < 2:
+        return
+    before = spec.physical_shape
+    after = TensorSpec(spec.shape, spec.dtype, Layout.TILE).physical_shape
+    wrong = (
+        f"to_layout: Converting layout to Layout::TILE implicitly changed physical shape from {tuple(before)} to "
+        f"{tuple(after)} due to alignment constraints."
+    )
+    require(tuple(before) == tuple(after), wrong, "whole tiles", "Convert it with ttnn.tilize_with_zero_padding first.")
+
+
+@op(
+    "ttnn.tril",
+    golden=movement.tril,
+    out=make_like_rule(layout=Layout.TILE),
+    check=_check_mask_shape,
+    min_rank=2,
+    stages=_mask_stages,
+)
 def tril(input_tensor: Tensor, diagonal: int) -> Tensor:
     """The lower triangle of the last two dims, zeros elsewhere."""
     return torch.tril(input_tensor, diagonal)
 
 
-@op("ttnn.triu", golden=movement.triu, min_rank=2, stages=_mask_stages)
+@op(
+    "ttnn.triu",
+    golden=movement.triu,
+    out=make_like_rule(layout=Layout.TILE),
+    check=_check_mask_shape,
+    min_rank=2,
+    stages=_mask_stages,
+)
 def triu(input_tensor: Tensor, diagonal: int) -> Tensor:
     """The upper triangle of the last two dims, zeros elsewhere."""
     return torch.triu(input_tensor, diagonal)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ttmesh.base.dtypes import DataType, bfloat8_b, bfloat16, float32, int32, uint32
+from ttmesh.base.dtypes import DataType, Layout, bfloat8_b, bfloat16, float32, int32, uint32
 from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.program_keys import ternary_programs
@@ -144,16 +144,16 @@ def addcdiv(input_a: Tensor, input_b: Tensor, input_c: Tensor, value: float, lan
     return _addcdiv(a, b, c, value)
 
 
-def _check_lerp(call: Call) -> None:
-    start = call["input"].dtype
-    for name, what in (("end", "end"), ("weight", "weight")):
-        require(
-            not is_tensor(call[name]) or call[name].dtype is start,
-            f"Expected the same dtype as start (input), for {what}",
-            f"{start}",
-            "Convert with ttnn.typecast.",
-        )
+def _check_tiles(call: Call) -> None:
+    """One ternary program takes rows in shards alone."""
     _check_shapes(call)
+    wrong = (
+        "Ternary operation requires tensor to be in Tile layout when working with non-sharded input tensor. Input tensor "
+        "layout: 0"
+    )
+    first = call.specs[0]
+    tiled = first.layout is Layout.TILE or first.memory_config.is_sharded() or first.dtype not in FLOAT
+    require(tiled, wrong, "TILE layout", "Convert it with ttnn.to_layout.")
 
 
 def _lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
@@ -166,7 +166,7 @@ def _lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
     "ttnn.lerp",
     golden=goldens.lerp,
     out=binary_spec(),
-    check=_check_lerp,
+    check=_check_tiles,
     programs=ternary_programs("LERP", "input", "end", "weight"),
     runtime=("weight",),
 )
@@ -191,7 +191,7 @@ def _mac(a: Tensor, b: Any, c: Any) -> Tensor:
     "ttnn.mac",
     golden=goldens.mac,
     out=binary_spec(),
-    check=_check_shapes,
+    check=_check_tiles,
     programs=ternary_programs("MAC", "input_tensor_a", "input_tensor_b", "input_tensor_c"),
     runtime=("input_tensor_b", "input_tensor_c"),
     names=_MAC_NAMES,

@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
-from ttmesh.base.dtypes import ELEMENT_BYTES, Arch, DataType
-from ttmesh.base.errors import MeshError, ShapeError
+from ttmesh.base.dtypes import ELEMENT_BYTES, INTEGERS, Arch, DataType
+from ttmesh.base.errors import MeshError, ShapeError, require
 from ttmesh.chip.formats.storage import lane_dtype
 from ttmesh.ops.catalogue.definition import OpFunction, composite, op
+from ttmesh.ops.catalogue.input_rules import UNARY
 from ttmesh.ops.catalogue.program_keys import unary_programs
 from ttmesh.ops.catalogue.spec_rules import Inferred, like_first, make_output_spec
 from ttmesh.ops.configs.activations import Activation, apply
@@ -20,6 +21,7 @@ from ttmesh.ops.goldens import elementwise as goldens
 from ttmesh.ops.lane_functions.unary_functions import PLAIN, WITH_PARAMETERS
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.operators import fill
+from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
@@ -46,6 +48,13 @@ def check_output(call: Call) -> None:
             expected="equal layouts",
             fix="Allocate the output in the input's layout.",
         )
+    wrong = (
+        f"Preallocated output dtype DataType::{given.dtype.name} is not compatible with input dtype "
+        f"DataType::{spec.dtype.name}. Integer and float dtypes cannot be mixed;"
+    )
+    require(
+        (given.dtype in INTEGERS) == (spec.dtype in INTEGERS), wrong, "one kind of numbers", "Allocate another output."
+    )
 
 
 def _define_plain(name: str, function: Callable[[torch.Tensor], torch.Tensor]) -> OpFunction:
@@ -131,6 +140,11 @@ fill(neg=unary["neg"], rdiv=unary["rdiv"])
 def _check_chain(call: Call) -> None:
     if not call["ops_chain"]:
         raise MeshError("Op chain cannot be empty", expected="at least one function", fix="Use ttnn.identity to copy.")
+    for step in call["ops_chain"]:
+        kind = getattr(step, "op_type", step)
+        rule = UNARY.get(f"ttnn.{kind.name.lower()}")
+        if rule is not None:
+            rule.check(call.specs[0])
     check_output(call)
 
 
@@ -150,22 +164,13 @@ def _bitcast_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [make_output_spec(call, shape, dtype=call["dtype"]) for shape, _ in inferred]
 
 
-def _check_bitcast(call: Call) -> None:
-    source, target = call.specs[0].dtype, call["dtype"]
-    if ELEMENT_BYTES.get(source) != ELEMENT_BYTES.get(target) or source not in ELEMENT_BYTES:
-        raise MeshError(
-            f"bitcast from {source} to {target} changes the element size",
-            expected="formats of equal size",
-            fix="Use ttnn.typecast to convert values.",
-        )
-
-
-@op("ttnn.bitcast", golden=goldens.bitcast, out=_bitcast_spec, check=_check_bitcast)
+@op("ttnn.bitcast", golden=goldens.bitcast, out=_bitcast_spec)
 def bitcast(input_tensor: torch.Tensor, dtype: DataType, specs: Sequence[TensorSpec]) -> torch.Tensor:
-    """The same bits as another format of the same size."""
-    source, bits = specs[0].dtype, BITS[ELEMENT_BYTES[dtype]]
-    raw = input_tensor.to(bits) if not input_tensor.dtype.is_floating_point else input_tensor.view(bits)
-    assert source in ELEMENT_BYTES, "_check_bitcast allows no other format"
+    """The same bits as another format of the same size; of another size the low bits, which TT-NN leaves undefined."""
+    source, target = specs[0].dtype, BITS[ELEMENT_BYTES[dtype]]
+    bits = BITS[ELEMENT_BYTES[source]] if source in ELEMENT_BYTES else torch.int16
+    values = input_tensor if source in ELEMENT_BYTES else input_tensor.to(torch.bfloat16)
+    raw = (values.to(bits) if not values.dtype.is_floating_point else values.view(bits)).to(target)
     return raw.view(lane_dtype(dtype)) if lane_dtype(dtype).is_floating_point else raw
 
 
@@ -180,9 +185,10 @@ def logical_not_(input_tensor: torch.Tensor) -> torch.Tensor:
 
 @composite("ttnn.composite_example", golden=goldens.UNARY["identity"])
 def composite_example(input_tensor: Tensor) -> Tensor:
-    """TT-NN's example of a composite: a copy."""
-    copied: Tensor = unary["identity"](input_tensor)
-    return copied
+    """TT-NN's example of a composite: a copy of a copy."""
+    copied: Tensor = unary["identity"](input_tensor, memory_config=DRAM_MEMORY_CONFIG)
+    result: Tensor = unary["identity"](copied, memory_config=DRAM_MEMORY_CONFIG)
+    return result
 
 
 @composite("ttnn.composite_example_multiple_return")

@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 from torch.special import polygamma
 
+from ttmesh.base.dtypes import DataType
 from ttmesh.base.errors import MeshError, require
 from ttmesh.ops.catalogue.definition import OpFunction, op
-from ttmesh.ops.catalogue.spec_rules import make_like_rule
+from ttmesh.ops.catalogue.spec_rules import Inferred, make_like_rule
 from ttmesh.ops.goldens import autodiff as goldens
 from ttmesh.ops.lane_functions.unary_functions import SELU_ALPHA, SELU_SCALE, to_float32
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.launch_op import Call, SpecRule
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 Gradient = Callable[..., Tensor]  # of (grad, x, parameters…)
 
@@ -208,6 +210,24 @@ def _check_bounds(call: Call) -> None:
 CHECKS = {"gelu": _check_gelu, "pow": _check_exponent, "clamp": _check_bounds, "clip": _check_bounds}
 
 
+# Gradients whose programs multiply by a number, which makes float32 of 32-bit integers.
+FLOAT32_OF_INTEGERS = (
+    "deg2rad", "div_no_nan", "erf", "erfinv", "hardsigmoid", "hardswish", "log10", "log2", "rad2deg", "reciprocal", "rpow",
+    "square",
+)  # fmt: skip
+
+
+def _gradient_rule(name: str) -> SpecRule:
+    if name not in FLOAT32_OF_INTEGERS:
+        return make_like_rule(1)
+
+    def rule(call: Call, inferred: Inferred) -> list[TensorSpec]:
+        whole = call.specs[1].dtype in (DataType.INT32, DataType.UINT32)
+        return list(make_like_rule(1, dtype=DataType.FLOAT32 if whole else None)(call, inferred))
+
+    return rule
+
+
 def _define_gradient(name: str, gradient: Gradient) -> OpFunction:
     _, _, *options = inspect.signature(gradient).parameters.values()
 
@@ -218,12 +238,13 @@ def _define_gradient(name: str, gradient: Gradient) -> OpFunction:
     return op(
         f"ttnn.{name}_bw",
         golden=goldens.UNARY_BW[name],
-        out=make_like_rule(1),
+        out=_gradient_rule(name),
         check=CHECKS.get(name),
         recheck=name in ("pow", "clamp", "clip"),
         runtime=[p.name for p in options if p.name not in ("approximate", "rounding_mode")],
         outputs=("input_grad",),
         takes=["grad_tensor", "input_tensor", *(p.name for p in options)],
+        hands_back="grad_tensor" if name == "frac" else None,
     )(lane)
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 TILE = 32
 MOE_EXPERTS = 32  # that TT-NN's moe kernel selects, independent of k
@@ -107,8 +106,7 @@ def topk_router(
     logits = torch.addmm(bias_tensor.float(), input_tensor.float(), weight_tensor.float()).bfloat16().float()
     experts = torch.argsort(logits, dim=-1, descending=True, stable=True)[:, :k]
     weights = torch.exp(logits.gather(1, experts) - logits.max(1, keepdim=True).values)
-    padding = -(-k // ALIGNMENT) * ALIGNMENT - k
-    return F.pad(experts, (0, padding)), F.pad(weights / weights.sum(1, keepdim=True), (0, padding))
+    return experts, weights / weights.sum(1, keepdim=True)
 
 
 def _round_to_tiles(counts: Tensor, expert: int) -> int:

@@ -24,7 +24,7 @@ def nll_loss(
 ) -> Tensor:
     weight = None if weight_tensor is None else weight_tensor.flatten()
     loss = F.nll_loss(input_tensor, target_tensor.long(), weight, ignore_index=ignore_index, reduction=reduction)
-    return loss if reduction == "none" else loss.reshape(1)
+    return loss if reduction == "none" else loss.reshape(1, 1)
 
 
 def nll_loss_backward(

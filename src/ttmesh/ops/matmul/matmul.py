@@ -230,6 +230,8 @@ def matmul_batched_weights(
         "transpose_b=False",
         "Transpose it with ttnn.transpose first.",
     )
+    require(memory_config is not None, "memory_config must be provided", "memory_config=", "Pass one.")
+    require(program_config is not None, "program_config must be provided", "program_config=", "Pass one.")
     return [
         matmul(
             input_tensor_a,
@@ -253,12 +255,6 @@ def _check_addmm(call: Call) -> None:
     require(
         call["alpha"] != 0, "alpha parameter cannot be 0", "another alpha", "Use ttnn.multiply with beta alone instead."
     )
-    require(
-        len(a.shape) == len(b.shape) == 2,
-        "mat1_tensor and mat2_tensor must be 2D",
-        "two matrices",
-        "Reshape both to two dims.",
-    )
     wrong = (
         "The width of the first tensor must be equal to the height of the second tensor. Mismatch: "
         f"width={a.shape[-1]} height={b.shape[-2]}"
@@ -267,6 +263,12 @@ def _check_addmm(call: Call) -> None:
     wrong = "input_tensor must have shape matching one of result of mat1_tensor @ mat2_tensor"
     fits = tuple(added.shape) == (a.shape[-2], b.shape[-1])
     require(fits or call["beta"] == 0, wrong, f"[{a.shape[-2]}, {b.shape[-1]}]", "Reshape it to that shape.")
+    require(
+        len(a.shape) == len(b.shape) == 2,
+        "mat1_tensor and mat2_tensor must be 2D",
+        "two matrices",
+        "Reshape both to two dims.",
+    )
     for name, spec in (("input_tensor", added), ("mat1_tensor", a), ("mat2_tensor", b)):
         wrong = f"only ttnn.bfloat16, ttnn.float32 and ttnn.bfloat8_b types are supported for {name}"
         require(

@@ -8,15 +8,15 @@ import torch
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import require
+from ttmesh.ops.catalogue.block_buffers import check_buffers
 from ttmesh.ops.catalogue.checks import normalize_dim
-from ttmesh.ops.catalogue.definition import composite, op
+from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.configs.activations import Activation, apply
 from ttmesh.ops.goldens import linear_algebra as goldens
 from ttmesh.ops.lane_functions.gemm import matmul_lanes
 from ttmesh.ops.lane_functions.lane_broadcast import equalize_ranks
 from ttmesh.ops.matmul.matmul import widen_for_result
-from ttmesh.ops.movement.slice_ops import slice_
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -26,7 +26,7 @@ TILE = 32  # columns
 
 
 def _minimal_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    return [make_output_spec(call, inferred[0][0], layout=Layout.TILE)]
+    return [make_output_spec(call, shape, layout=Layout.TILE) for shape, _ in inferred]
 
 
 def _compute_minimal(
@@ -48,6 +48,7 @@ def _compute_minimal(
 
 
 def _check_minimal(call: Call) -> None:
+    check_buffers(call, *call.specs[:2], rows=0 if call["bias_tensor"] is None else 1)
     if not call["fuse_swiglu"]:
         return
     wrong = "minimal_matmul cannot combine fuse_swiglu with a unary fused_activation"
@@ -70,6 +71,22 @@ def minimal_matmul(
     """The matmul plus bias, then an activation, or silu(gate) * up where tiles of gate and up alternate."""
     values, weight = widen_for_result(input_tensor, dtype), widen_for_result(weight_tensor, dtype)
     return _compute_minimal(values, weight, bias_tensor, fused_activation, fuse_swiglu, lane_axes)
+
+
+@device_operation("ttnn.experimental.minimal_matmul", out=_minimal_spec, check=_check_minimal)
+def _multiply_and_split(
+    input_tensor: torch.Tensor,
+    weight_tensor: torch.Tensor,
+    bias_tensor: torch.Tensor | None,
+    fused_activation: Activation | None,
+    fuse_swiglu: bool,
+    dtype: DataType | None,
+    chunks: int,
+    lane_axes: int,
+) -> list[torch.Tensor]:
+    values, weight = widen_for_result(input_tensor, dtype), widen_for_result(weight_tensor, dtype)
+    result = _compute_minimal(values, weight, bias_tensor, fused_activation, fuse_swiglu, lane_axes)
+    return list(torch.chunk(result, chunks, dim=-1))
 
 
 @composite("ttnn.experimental.minimal_matmul_split", golden=goldens.minimal_matmul_split)
@@ -96,24 +113,23 @@ def minimal_matmul_split(
     )
     has_full_pairs = columns // chunks % (2 * TILE) == 0
     require(not fuse_swiglu or has_full_pairs, wrong, "an even number of tiles per chunk", "Choose fewer chunks.")
-    full_output = minimal_matmul(
-        input_tensor,
-        weight_tensor,
-        bias_tensor=bias_tensor,
-        fused_activation=fused_activation,
-        config=config,
-        memory_config=memory_config,
-        dtype=dtype,
-        compute_kernel_config=compute_kernel_config,
-        fuse_swiglu=fuse_swiglu,
-    )
-    shape = list(full_output.shape)
     require(
-        normalize_dim(dim, len(shape)) == -1,
+        normalize_dim(dim, len(input_tensor.shape)) == -1,
         "minimal_matmul_split splits the last dim only",
         "dim=-1",
         "Move that dim to the end with ttnn.transpose.",
     )
-    size = shape[-1] // chunks
-    front = [0] * (len(shape) - 1)
-    return [slice_(full_output, [*front, i * size], [*shape[:-1], (i + 1) * size]) for i in range(chunks)]
+    arguments = {
+        "input_tensor": input_tensor,
+        "weight_tensor": weight_tensor,
+        "bias_tensor": bias_tensor,
+        "fused_activation": fused_activation,
+        "config": config,
+        "memory_config": memory_config,
+        "dtype": dtype,
+        "compute_kernel_config": compute_kernel_config,
+        "fuse_swiglu": fuse_swiglu,
+        "chunks": chunks,
+    }
+    results: list[Tensor] = _multiply_and_split(**arguments)
+    return results

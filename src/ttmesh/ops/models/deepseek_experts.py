@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import torch
 from torch import Tensor as Lanes
@@ -194,7 +194,18 @@ def _check_ffn(call: Call) -> None:
         require(length == 1, wrong, "one batch", "Reshape it to one matrix.")
 
 
-@op(f"{PREFILL}.routed_expert_ffn", golden=goldens.expert_ffn, check=_check_ffn, outputs=("output",))
+def _ffn_programs(call: Call) -> tuple[Hashable, ...]:
+    """Three matmuls, the activation and the product with it."""
+    return tuple((call.name, step, call.specs) for step in ("gate", "up", "activation", "multiply", "down"))
+
+
+@op(
+    f"{PREFILL}.routed_expert_ffn",
+    golden=goldens.expert_ffn,
+    check=_check_ffn,
+    outputs=("output",),
+    programs=_ffn_programs,
+)
 def routed_expert_ffn(x: Lanes, gate_proj: Lanes, up_proj: Lanes, down_proj: Lanes, lane_axes: int) -> Lanes:
     """silu(x @ gate) · (x @ up) @ down, of one expert."""
     rows = x.float().reshape(*x.shape[:lane_axes], -1, x.shape[-1])

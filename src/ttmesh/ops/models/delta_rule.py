@@ -98,7 +98,7 @@ def _check(call: Call) -> None:
 def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     memory_config = call["memory_config"] or DRAM_MEMORY_CONFIG
     output_layout = Layout.TILE if call["output_head_major"] else Layout.ROW_MAJOR
-    formats = ((DataType.BFLOAT16, output_layout), (DataType.FLOAT32, Layout.TILE))
+    formats = ((DataType.FLOAT32, output_layout), (DataType.FLOAT32, Layout.TILE))
     return [
         TensorSpec(shape, dtype, layout, memory_config=memory_config)
         for (shape, _), (dtype, layout) in zip(inferred, formats, strict=False)

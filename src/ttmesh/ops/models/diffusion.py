@@ -8,11 +8,13 @@ from torch import Tensor as Lanes
 from torch.nn import functional as F
 
 from ttmesh.chip.numerics import engine
+from ttmesh.ops.catalogue.block_buffers import check_buffers
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.configs.activations import Activation, apply
 from ttmesh.ops.goldens import model_blocks as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import equalize_ranks
 from ttmesh.ops.norm.layer_norm import apply_affine, check_parameters, normalize_rms
+from ttmesh.tensor.calls.launch_op import Call
 
 GOLDEN_ACTIVATIONS: dict[str, Callable[[Lanes], Lanes]] = {"SILU": F.silu, "GELU": F.gelu, "RELU": F.relu}
 
@@ -40,7 +42,16 @@ def dit_rms_norm_unary_fused(
     return normed if activation is None else apply(normed, [activation])
 
 
-@op("ttnn.experimental.dit_minimal_matmul_addcmul_fused", golden=goldens.matmul_addcmul, runtime=("scalar",))
+def _check_fused(call: Call) -> None:
+    check_buffers(call, *call.specs[:2], rows=1 if call["bias_tensor"] is None else 2, blocks=1)
+
+
+@op(
+    "ttnn.experimental.dit_minimal_matmul_addcmul_fused",
+    golden=goldens.matmul_addcmul,
+    check=_check_fused,
+    runtime=("scalar",),
+)
 def dit_minimal_matmul_addcmul_fused(
     matmul_input_tensor: Lanes,
     matmul_weight_tensor: Lanes,

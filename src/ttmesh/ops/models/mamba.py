@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor as Lanes
 
+from ttmesh.base.dtypes import BufferType
 from ttmesh.base.errors import require
 from ttmesh.chip.numerics import engine
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
@@ -23,10 +24,16 @@ HIDDEN = 5120  # channels of the model TT-NN made it for; with 32 times as many 
 
 
 def _check_mul(call: Call) -> None:
-    a, b = (spec.shape[-1] for spec in call.specs[:2])
-    fits = a in (LATENT, LATENT * b)
-    wrong = f"widths {a} and {b} do not fit"
-    require(fits, wrong, f"{LATENT} or {LATENT} x {b} columns in a", "Pad it with ttnn.pad.")
+    shapes = [spec.padded_shape for spec in call.specs[:2]]
+    for shape, name in zip(shapes, "ab", strict=True):
+        batches = shape[0] == 1 and shape[1] == 1
+        require(batches, f"Batch not supported for input {name}!", "[1, 1, rows, width]", "Split the batch.")
+    (_, _, rows, a), (_, _, other_rows, b) = shapes
+    require(rows == other_rows, "Num of users must match in both of the input!", f"{rows} rows", "Check the rows.")
+    require(a != b, "Use eltwise mul for same size inputs!", "different widths", "Use ttnn.multiply.")
+    widths = (f"{LATENT} or {LATENT * HIDDEN}", "Pad it with ttnn.pad.")
+    require(a in (LATENT, LATENT * HIDDEN), "Input a width must be 32 or 32*5120!", *widths)
+    require(b in (HIDDEN, LATENT * HIDDEN), "Input b width must be 32 or 32*5120!", *widths)
 
 
 @op("ttnn.experimental.repeat_and_interleave_eltwise_mul", golden=goldens.repeat_and_interleave_mul, check=_check_mul)
@@ -52,11 +59,26 @@ def hc_sum_reduce(input: Lanes) -> Lanes:
     return engine.total(torch.unflatten(input, -1, (-1, LATENT)), (-1,))
 
 
+def _check_scan(call: Call) -> None:
+    a, bx = call.specs[:2]
+    wrong = "Expected input tensors to have the same data type"
+    require(a.dtype is bx.dtype, wrong, str(a.dtype), "Convert one with ttnn.typecast.")
+    same = tuple(a.padded_shape) == tuple(bx.padded_shape)
+    require(same, "Expected input tensors to have the same shape", str(a.shape), "Reshape one.")
+    shape, fix = a.padded_shape, "Reshape both."
+    require(len(shape) == 4, "Expected input tensors to be rank 4", "four dims", fix)
+    require(shape[0] == 1 and shape[1] == 1, "Dimension 0 and 1 should be size 1", "[1, 1, rows, width]", fix)
+    config = call["memory_config"]
+    wrong = "Only L1 buffers can have an associated circular buffer!"
+    in_l1 = config is None or config.buffer_type is BufferType.L1
+    require(in_l1, wrong, "memory_config in L1", "Leave memory_config out.")
+
+
 def _scan_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [make_output_spec(call, inferred[0][0])]
 
 
-@device_operation("ttnn.experimental.prefix_scan", out=_scan_spec)
+@device_operation("ttnn.experimental.prefix_scan", out=_scan_spec, check=_check_scan)
 def _scan(a: Lanes, bx: Lanes, h_prev: Lanes) -> Lanes:
     """h[t] = a[t] · h[t - 1] + bx[t], row by row."""
     a, bx, state = a.float(), bx.float(), h_prev.float()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
@@ -117,9 +117,15 @@ def _compact(blocks: torch.Tensor, sparsity: torch.Tensor, count: int, lane_axes
     return torch.gather(flat_blocks, -3, index_view).unsqueeze(lane_axes)
 
 
-_SPARSE = device_operation("ttnn.sparse_matmul", out=matmul_spec, check=_check_sparse, engine=resolve_sparse)(
-    _multiply_sparse
-)
+def _sparse_programs(call: Call) -> tuple[Hashable, ...]:
+    """The matmul, and before it one that fills the result with zeros."""
+    key = (call.specs, call["program_config"], call["memory_config"], call["dtype"], call["nnz"])
+    return ((call.name, "zeros", *key), (call.name, *key))
+
+
+_SPARSE = device_operation(
+    "ttnn.sparse_matmul", out=matmul_spec, check=_check_sparse, engine=resolve_sparse, programs=_sparse_programs
+)(_multiply_sparse)
 
 
 def _count_compact_blocks(

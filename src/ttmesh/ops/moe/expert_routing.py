@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor as Lanes
 
@@ -33,12 +35,27 @@ def _check(call: Call) -> None:
             expected=f"k={KERNEL_K}",
             fix="Mask the experts beyond k in topk_mask_tensor.",
         )
+    x, expert_mask, topk_mask = (spec.shape for spec in call.specs[:3])
+    wrong = (
+        f"Topk mask must be row-broadcastable with last dim == k. Got rank={len(topk_mask)} and shape={topk_mask} for "
+        f"k={call['k']}"
+    )
+    require(_is_row(topk_mask, call["k"]), wrong, f"[1, 1, 1, {call['k']}]", "Pass one row.")
+    wrong = (
+        f"Expert mask must be row-broadcastable with last dim == input_shape[-1]. Got rank={len(expert_mask)} and "
+        f"shape={expert_mask} for input_shape[-1]={x[-1]}"
+    )
+    require(_is_row(expert_mask, x[-1]), wrong, f"[1, 1, 1, {x[-1]}]", "Pass one row.")
+
+
+def _is_row(shape: Sequence[int], width: int) -> bool:
+    return len(shape) > 0 and shape[-1] == width and all(extent == 1 for extent in shape[:-1])
 
 
 def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [
         make_output_spec(
-            call, inferred[0][0], dtype=DataType.BFLOAT16, layout=Layout.TILE, memory_config=DRAM_MEMORY_CONFIG
+            call, inferred[0][0], dtype=call.specs[0].dtype, layout=Layout.TILE, memory_config=DRAM_MEMORY_CONFIG
         )
     ]
 
@@ -165,9 +182,7 @@ def _router_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 
 @op("ttnn.experimental.topk_router_gpt", golden=goldens.topk_router, check=_check_router, out=_router_spec)
 def topk_router_gpt(input_tensor: Lanes, weight_tensor: Lanes, bias_tensor: Lanes, k: int) -> tuple[Lanes, Lanes]:
-    """The k best experts of every row and the softmax of their logits; padded with zeros to a multiple of 8 columns."""
+    """The k best experts of every row and the softmax of their logits."""
     logits = (engine.matmul(input_tensor.float(), weight_tensor.float()) + bias_tensor.float()).bfloat16().float()
     values, experts = torch.topk(logits, k, dim=-1)
-    padding = -(-k // ALIGNMENT) * ALIGNMENT - k
-    pad = torch.nn.functional.pad
-    return pad(experts, (0, padding)), pad(torch.softmax(values, -1), (0, padding))
+    return experts, torch.softmax(values, -1)

@@ -32,10 +32,26 @@ def moreh_full(
     memory_config: MemoryConfig | None,
 ) -> Tensor:
     """A tensor of one value."""
+    _check_full(len(shape), dtype or bfloat16)
+    key = (tuple(shape), fill_value, dtype, layout, memory_config)
+    device.program_cache.compile("ttnn.moreh_full", (("ttnn.moreh_full", *key),))
     made = create_filled(
         shape, fill_value, dtype or bfloat16, Layout.TILE if layout is None else layout, device, memory_config
     )
     return Tensor.on_device(kind_of(made.spec, TensorTopology.replicated_along_axes(device.shape)), made.buffer, device)
+
+
+def _check_full(rank: int, dtype: DataType) -> None:
+    wrong = f"Full operation error: Shape size must be greater than 1, but got shape size = {rank}"
+    require(rank > 1, wrong, "two dims or more", "Reshape it afterwards.")
+    wrong = f"Full: Unsupported data type DataType::{dtype.name}"
+    allowed = (bfloat16, DataType.FLOAT32, DataType.INT32)
+    require(dtype in allowed, wrong, "bfloat16, float32 or int32", "Convert it with ttnn.typecast.")
+
+
+def _check_full_like(call: Call) -> None:
+    spec = call.specs[0]
+    _check_full(len(spec.shape), call["dtype"] or spec.dtype)
 
 
 def _full_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
@@ -46,6 +62,7 @@ def _full_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     "ttnn.moreh_full_like",
     golden=goldens.full_like,
     out=_full_spec,
+    check=_check_full_like,
 )
 def moreh_full_like(input: torch.Tensor, fill_value: float, lane_axes: int) -> torch.Tensor:
     """One value in the shape of another tensor."""

@@ -58,7 +58,7 @@ def _compute_loss(
         total = total / _gather_weights(target, weight, input.shape[lane_axes + 1], ignore_index, lane_axes).flatten(
             lane_axes
         ).sum(-1)
-    return total[..., None]
+    return total[..., None, None]
 
 
 @device_operation("ttnn.moreh_nll_loss divisor", out=like_written, programs=no_programs, writes="divisor")

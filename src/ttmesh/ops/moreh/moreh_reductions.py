@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
@@ -208,11 +208,21 @@ def _norm(values: torch.Tensor, p: float, dims: tuple[int, ...]) -> torch.Tensor
     return engine.total(engine.keep(magnitude**p), dims, keepdim=True) ** (1.0 / p)
 
 
+def _norm_programs(call: Call) -> tuple[Hashable, ...]:
+    """Powers, a sum per dim, and the root."""
+    spec = call.specs[0]
+    dims = _read_dims(call["dim"], len(spec.shape))
+    plain = call["p"] not in (0, float("inf"), float("-inf")) and bool(dims)
+    steps = ("power", *dims, "root") if plain else (0,)
+    return tuple((call.name, step, spec, call["p"]) for step in steps)
+
+
 @op(
     "ttnn.moreh_norm",
     golden=goldens.norm,
     out=tiled_spec,
     outputs=("output",),
+    programs=_norm_programs,
 )
 def moreh_norm(input: torch.Tensor, p: float, dim: Dims, keepdim: bool, lane_axes: int) -> torch.Tensor:
     """The p-norm over one dim, several or all."""

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 import torch
 
+from ttmesh.base.dtypes import Layout
 from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import make_like_rule
 from ttmesh.ops.goldens import movement as goldens
 from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.shape import Shape
 
 
 def _check_broadcast_to(call: Call) -> None:
@@ -18,6 +20,10 @@ def _check_broadcast_to(call: Call) -> None:
     for side, config in (("input", call.specs[0].memory_config), ("output", call["memory_config"])):
         wrong = f"bcast_to: Invalid {side} memory config {config}. {side.capitalize()} tensor sharding not supported"
         require(config is None or not config.is_sharded(), wrong, "interleaved memory", "Use ttnn.DRAM_MEMORY_CONFIG.")
+    layout = call.specs[0].layout
+    wrong = f"bcast_to: Invalid tensor memory layout Layout::{layout.name}. Input tensor layout must be TILE."
+    at_most_four = max(len(shape), len(target_shape)) <= 4
+    require(layout is Layout.TILE or not at_most_four, wrong, "TILE layout", "Convert it with ttnn.to_layout.")
     require(
         len(shape) <= len(target_shape),
         f"Input tensor shape {list(shape)}({len(shape)}) must be at least as large as the broadcast shape "
@@ -27,7 +33,7 @@ def _check_broadcast_to(call: Call) -> None:
     )
     require(
         len(target_shape) <= 4,
-        f"Tensor shape and broadcast size {list(shape)}({len(shape)}) {list(target_shape)}({len(target_shape)}) "
+        f"Tensor shape and broadcast size {Shape(shape)}({len(shape)}) {Shape(target_shape)}({len(target_shape)}) "
         "must be at most 4D",
         "four dims or fewer",
         "Fold outer dims with ttnn.reshape.",

@@ -155,6 +155,8 @@ def split(
         sizes = [min(split_size, extent - start) for start in range(0, extent, split_size)]
     else:
         sizes = [int(size) for size in split_size]
+        wrong = f"split_size should be greater than 0, instead got: {{{', '.join(map(str, sizes))}}}"
+        require(all(size > 0 for size in sizes), wrong, "sizes of at least 1", "Leave empty sizes out.")
         wrong = (
             f"split_sizes must sum exactly to the size of dimension {dim} ({extent}), but sizes {sizes} sum to "
             f"{sum(sizes)}"

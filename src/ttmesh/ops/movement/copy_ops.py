@@ -65,7 +65,16 @@ def copy(input_a: torch.Tensor) -> torch.Tensor:
 
 
 _ASSIGN_INTO = device_operation("ttnn.assign", out=_target_spec, check=_check_copy, writes="input_b")(_copy)
-_ASSIGN = device_operation("ttnn.assign", out=like_first)(lambda input_tensor: input_tensor)
+
+
+def _check_conversion(call: Call) -> None:
+    spec = call.specs[0]
+    converts = call["dtype"] not in (None, spec.dtype)
+    wrong = "Only tile layout supports dtype conversion"
+    require(not converts or spec.layout is Layout.TILE, wrong, "TILE_LAYOUT", "Convert it with ttnn.to_layout.")
+
+
+_ASSIGN = device_operation("ttnn.assign", out=like_first, check=_check_conversion)(lambda input_tensor: input_tensor)
 
 
 @composite("ttnn.assign", golden=goldens.assign)

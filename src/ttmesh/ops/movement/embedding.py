@@ -7,7 +7,7 @@ import torch
 from ttmesh.base.dtypes import DataType, Layout, PrintedEnum
 from ttmesh.base.errors import ShapeError, require
 from ttmesh.chip.backends.index_guard import index_error
-from ttmesh.ops.catalogue.checks import require_dtype
+from ttmesh.ops.catalogue.checks import require_dtype, require_layout
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import gather_scatter as goldens
@@ -27,15 +27,16 @@ class EmbeddingsType(PrintedEnum):
 
 def _check(call: Call) -> None:
     ids, weight = call.specs
-    allowed = (DataType.UINT32, DataType.BFLOAT16, DataType.INT32)
-    wrong = f"Input tensor must be UINT32, INT32 or BFLOAT16, got {ids.dtype}"
-    require(ids.dtype in allowed, wrong, "uint32 ids", "Convert the ids with ttnn.typecast.")
     row_major_output = call["layout"] is None and weight.layout is Layout.ROW_MAJOR
     changes_dtype = call["dtype"] not in (None, weight.dtype)
     wrong = "Can only typecast output embeddings when producing TILE_LAYOUT output"
     require(
         not (row_major_output and changes_dtype), wrong, "layout=ttnn.TILE_LAYOUT", "Convert it with ttnn.to_layout."
     )
+    require_dtype(ids, (DataType.UINT32, DataType.BFLOAT16), "Input must be UINT32 or BFLOAT16")
+    leading = (1,) * (4 - len(weight.padded_shape)) + tuple(weight.padded_shape[:-2])
+    wrong = f"First two dimensions for the weights must be 1 but got {leading[0]} and {leading[1]}"
+    require(leading[0] == 1 and leading[1] == 1, wrong, "[1, 1, rows, columns]", "Reshape the weights.")
 
 
 def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
@@ -93,8 +94,22 @@ def _grad_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 
 
 def _check_gradient(call: Call) -> None:
+    ids, _, grad = call.specs
+    require_layout(ids, Layout.ROW_MAJOR, f"Index tensor layout must be ROW_MAJOR but got Layout::{ids.layout.name}")
+    require_dtype(ids, (DataType.UINT32, DataType.BFLOAT16), "Index tensor must be UINT32 or BFLOAT16")
+    wrong = "Number of columns in the index tensor must be divisible by tile width"
+    require(ids.padded_shape[-1] % 32 == 0, wrong, "a multiple of 32", "Pad the ids.")
+    require_layout(grad, Layout.TILE, f"Gradient tensor layout must be TILE but got Layout::{grad.layout.name}")
     wrong = "Output gradient tensor must be BFLOAT16 or BFLOAT8_B"
-    require_dtype(call.specs[2], (DataType.BFLOAT16, DataType.BFLOAT8_B), wrong)
+    require_dtype(grad, (DataType.BFLOAT16, DataType.BFLOAT8_B), wrong)
+    wrong = "Output and input gradient tensors must have the same dtype"
+    require(call["dtype"] in (None, grad.dtype), wrong, str(grad.dtype), "Leave dtype out.")
+    shape = grad.padded_shape
+    wrong = f"First two dimensions for the gradient tensor must be 1, but found {shape[0]} && {shape[1]}."
+    require(shape[0] == 1 and shape[1] == 1, wrong, "[1, 1, ids, columns]", "Reshape the gradient.")
+    wrong = "Number of rows in gradient tensor must be equal to number of indices in index tensor"
+    rows = ids.padded_shape[0] * ids.padded_shape[-1]
+    require(shape[2] == rows, wrong, f"{rows} rows", "Reshape the gradient.")
 
 
 @op("ttnn.embedding_bw", golden=goldens.embedding_bw, out=_grad_spec, check=_check_gradient)

@@ -10,7 +10,7 @@ from ttmesh.base.dtypes import INTEGERS, DataType, Layout
 from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.checks import normalize_dim, require_dtype, require_interleaved, require_layout
 from ttmesh.ops.catalogue.definition import alias, op
-from ttmesh.ops.catalogue.spec_rules import Inferred, make_like_rule
+from ttmesh.ops.catalogue.spec_rules import Inferred, make_like_rule, make_output_spec
 from ttmesh.ops.goldens import gather_scatter as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims
 from ttmesh.tensor.calls.launch_op import Call
@@ -42,10 +42,20 @@ def _check_gather(call: Call) -> None:
     )
 
 
+def _gather_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    """Along other dims than the last the result is transposed back, into the input's memory."""
+    rank, shape = len(call.specs[0].shape), inferred[0][0]
+    last = rank == 0 or call["dim"] % rank == rank - 1
+    spec = make_output_spec(call, shape)
+    given = call.outputs and call.outputs[0] is not None
+    return [spec if last or given else spec.with_memory_config(call.specs[0].memory_config)]
+
+
 @op(
     "ttnn.gather",
     golden=goldens.gather,
     check=_check_gather,
+    out=_gather_spec,
     outputs=("out",),
 )
 def gather(input: torch.Tensor, dim: int, index: torch.Tensor, lane_axes: int) -> torch.Tensor:
@@ -56,9 +66,17 @@ def gather(input: torch.Tensor, dim: int, index: torch.Tensor, lane_axes: int) -
     return torch.gather(values, normalize_dim(dim, input.dim() - lane_axes), indices.long())
 
 
+def _check_tosa(call: Call) -> None:
+    """The index gets a third dim, which is a reshape of 16-bit integers that no program does."""
+    index = call["index"].spec
+    wrong = "Can only work with bfloat16/float32 or int32/uint32 tensors"
+    require(index.dtype not in (DataType.UINT16, DataType.UINT8), wrong, "uint32", "Convert it with ttnn.typecast.")
+
+
 @op(
     "ttnn.tosa_gather",
     golden=goldens.tosa_gather,
+    check=_check_tosa,
 )
 def tosa_gather(input: torch.Tensor, index: torch.Tensor, lane_axes: int) -> torch.Tensor:
     """Rows [N, K, C] by index [N, W] → [N, W, C]."""
@@ -66,7 +84,14 @@ def tosa_gather(input: torch.Tensor, index: torch.Tensor, lane_axes: int) -> tor
     return torch.gather(values, -2, indices.long()[..., None].expand(*indices.shape, values.shape[-1]))
 
 
-@op("ttnn.tosa_scatter", golden=goldens.tosa_scatter)
+def _check_tosa_scatter(call: Call) -> None:
+    _check_tosa(call)
+    given, source = call["input"].dtype, call["src"].dtype
+    wrong = f"input_dtype differs from src_dtype (input_dtype: {given.name}, src_dtype: {source.name})."
+    require(given is source, wrong, "equal dtypes", "Convert one with ttnn.typecast.")
+
+
+@op("ttnn.tosa_scatter", golden=goldens.tosa_scatter, check=_check_tosa_scatter)
 def tosa_scatter(input: torch.Tensor, index: torch.Tensor, src: torch.Tensor, lane_axes: int) -> torch.Tensor:
     """Rows [N, K, C] with those at index [N, W] replaced by [N, W, C]."""
     values, indices, source = align_mesh_dims([input, index, src], lane_axes)
@@ -111,6 +136,7 @@ index_fill_new = alias("ttnn.index_fill_new", index_fill)
 
 def _check_indexed_fill(call: Call) -> None:
     ids, a, b = call.specs
+    require_layout(b, a.layout, "Inputs must be same layout")
     rank = len(a.shape)
     position = normalize_dim(call["dim"], rank, f"indexed_fill: dim {call['dim']} is out of bounds for rank {rank}")
     wrong = (
@@ -193,6 +219,10 @@ def _check_isin(call: Call) -> None:
     for name, spec in (("Elements", elements), ("Test elements", test)):
         wrong = f"{name} tensor is sharded"
         require_interleaved(spec, wrong)
+    flattened = [spec for spec in call.specs[:2] if len(spec.shape) > 1 and spec.layout is Layout.TILE]
+    wrong = "Can only work with bfloat16/float32 or int32/uint32 tensors"
+    taken = all(spec.dtype not in (DataType.UINT16, DataType.UINT8) for spec in flattened)
+    require(taken, wrong, "formats that tiles are reshaped in", "Convert it with ttnn.typecast.")
     given = call["out"]
     if given is not None:
         require(

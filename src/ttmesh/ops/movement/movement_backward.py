@@ -85,7 +85,9 @@ _REPEAT_BW = device_operation("ttnn.repeat_bw", out=make_like_rule(1))(
 def repeat_bw(
     grad_tensor: Tensor, input_tensor: Tensor, shape: Sequence[int], memory_config: MemoryConfig | None
 ) -> Grads:
-    """The gradients of all repeats, summed."""
+    """The gradients of all repeats, summed; none where neither of the first two dims was repeated, as in TT-NN."""
+    if shape[0] == 1 and (len(shape) < 2 or shape[1] == 1):
+        return []
     wrong = "repeat[1], [2], [3] should be 1"
     require(
         all(count == 1 for count in shape[1:4]), wrong, "repeats along the first dim", "Repeat along one dim at a time."

@@ -92,7 +92,8 @@ def _check_transpose(call: Call) -> None:
     rank = len(call.specs[0].shape)
     for name in ("dim1", "dim2"):
         normalize_dim(call[name], rank)
-    require(rank > 1, "Can't convert shape rank", "two dims or more", "Reshape it to [1, n] first.")
+    tiled = call.specs[0].layout is Layout.TILE
+    require(rank > 1 or not tiled, "Can't convert shape rank", "two dims or more", "Reshape it to [1, n] first.")
 
 
 @op(
@@ -135,6 +136,15 @@ def _check_chw(call: Call) -> None:
     require(len(call.specs[0].shape) == 4, "expected a 4D tensor", "[1, 1, HW, C]", "Reshape it to four dims.")
 
 
+def _check_chw_shards(call: Call) -> None:
+    _check_chw(call)
+    config, fix = call.specs[0].memory_config, "Move it with ttnn.to_memory_config."
+    wrong = "Input tensor must be sharded to infer output memory config"
+    require(call["memory_config"] is not None or config.is_sharded(), wrong, "a sharded tensor", fix)
+    by_height = config.memory_layout is TensorMemoryLayout.HEIGHT_SHARDED
+    require(by_height, "Input tensor must be height sharded", "HEIGHT_SHARDED", fix)
+
+
 def _chw_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     """Each core keeps its pixels: rows of shards become columns."""
     input_memory = call.specs[0].memory_config
@@ -150,7 +160,7 @@ def _chw_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 @op(
     "ttnn.experimental.convert_to_chw",
     golden=goldens.convert_to_chw,
-    check=_check_chw,
+    check=_check_chw_shards,
     out=_chw_spec,
 )
 def convert_to_chw(input: torch.Tensor) -> torch.Tensor:
@@ -169,6 +179,16 @@ def _check_hwc(call: Call) -> None:
     in_dram = call.specs[0].memory_config.buffer_type is BufferType.DRAM
     wrong = "When input tensor is in DRAM, output memory_config must be explicitly specified"
     require(not in_dram or call["memory_config"] is not None, wrong, "memory_config=", "Pass a memory_config in L1.")
+    shards, given = call.specs[0].memory_config, call["memory_config"]
+    wrong = "Input tensor must be width sharded"
+    by_width = shards.memory_layout is TensorMemoryLayout.WIDTH_SHARDED
+    require(by_width, wrong, "WIDTH_SHARDED", "Move it with ttnn.to_memory_config.")
+    by_height = given is None or given.memory_layout is TensorMemoryLayout.HEIGHT_SHARDED
+    require(by_height, "Output tensor must be height sharded", "HEIGHT_SHARDED", "Change memory_config.")
+    if given is None and shards.shard_spec is not None:
+        height = shards.shard_spec.shape[1]
+        wrong = f"Shard height {height} must be multiple of tile width (32)"
+        require(height % 32 == 0, wrong, "a multiple of 32", "Widen the shards.")
     shard_spec = call["memory_config"].shard_spec if call["memory_config"] is not None else None
     alignment = call.mesh.chip.l1_alignment // element_bytes(call.specs[0].dtype)
     require(

@@ -7,7 +7,7 @@ from math import prod
 
 import torch
 
-from ttmesh.base.dtypes import BLOCK_FLOATS, Layout, PrintedEnum, TensorMemoryLayout
+from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout, PrintedEnum, TensorMemoryLayout
 from ttmesh.base.errors import MeshError, ShapeError, require
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, refit_shards
@@ -148,6 +148,9 @@ def reshape_tensor(
                 fix="Choose a shape of the tensor's volume.",
             )
         return make_view(tensor, view_spec)
+    wrong = "Can only work with bfloat16/float32 or int32/uint32 tensors"
+    small = tensor.device() is not None and spec.dtype in (DataType.UINT16, DataType.UINT8)
+    require(not small, wrong, "a format that is moved on the chip", "Convert it with ttnn.typecast.")
     result: Tensor = _RESHAPE(input_tensor=tensor, shape=target, memory_config=memory_config)
     return _fill_padding(result, None if spec.dtype in BLOCK_FLOATS else fill)  # block floats are filled on the way
 
@@ -190,6 +193,12 @@ def reshape_on_device(
     input_tensor: Tensor, W: int, Z: int, Y: int, X: int, memory_config: MemoryConfig | None
 ) -> Tensor:
     """The tensor with these four dims; one may be -1."""
+    spec = input_tensor.spec
+    target = infer_shape((W, Z, Y, X), spec.shape.volume())
+    moves = len(spec.shape) != 4 or tuple(spec.shape[-2:]) != tuple(target[-2:])
+    wrong = f"Input tensor dtype must be BFLOAT16 or FLOAT32 but got DataType::{spec.dtype.name}"
+    taken = spec.layout is Layout.ROW_MAJOR or not moves or spec.dtype in (DataType.BFLOAT16, DataType.FLOAT32)
+    require(taken, wrong, "bfloat16 or float32", "Convert it with ttnn.typecast, or use ttnn.reshape.")
     return reshape_tensor(input_tensor, (W, Z, Y, X), None, memory_config)
 
 

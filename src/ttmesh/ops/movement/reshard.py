@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -10,6 +10,7 @@ from ttmesh.base.core_work import num_cores_to_corerangeset
 from ttmesh.base.cores import CoreCoord, CoreGrid, CoreRangeSet
 from ttmesh.base.dtypes import BufferType, DataType, ShardOrientation, TensorMemoryLayout
 from ttmesh.base.errors import require
+from ttmesh.ops.catalogue.checks import require_interleaved
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, like_first
 from ttmesh.ops.configs.matmul_program_configs import corner
@@ -56,13 +57,32 @@ def _copy_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [spec if keeps_padding else spec.with_padding(spec.padded_shape, source.pad_value)]
 
 
-def _make_copy_operation(name: str) -> DeviceOperation:
-    return device_operation(name, out=_copy_spec)(_identity)
+def _check_grid(grid: Cores) -> None:
+    if isinstance(grid, CoreGrid):
+        raise TypeError(
+            f"grid={grid!r} is a CoreGrid, and TT-NN has no overload for it; pass a ttnn.CoreCoord(x, y) or a "
+            "ttnn.CoreRangeSet"
+        )
 
 
-_TO_SHARDED = _make_copy_operation("ttnn.interleaved_to_sharded")
+def _require_input_interleaved(call: Call) -> None:
+    layout = call.specs[0].memory_config.memory_layout
+    wrong = f"Input tensor memory layout must be INTERLEAVED, but got TensorMemoryLayout::{layout.name}"
+    require_interleaved(call.specs[0], wrong)
+
+
+def _require_input_sharded(call: Call) -> None:
+    sharded = call.specs[0].memory_config.is_sharded()
+    require(sharded, "input must be sharded", "a sharded tensor", "Use ttnn.interleaved_to_sharded.")
+
+
+def _make_copy_operation(name: str, check: Callable[[Call], None] | None = None) -> DeviceOperation:
+    return device_operation(name, out=_copy_spec, check=check)(_identity)
+
+
+_TO_SHARDED = _make_copy_operation("ttnn.interleaved_to_sharded", _require_input_interleaved)
 _TO_INTERLEAVED = _make_copy_operation("ttnn.sharded_to_interleaved")
-_RESHARD = _make_copy_operation("ttnn.reshard")
+_RESHARD = _make_copy_operation("ttnn.reshard", _require_input_sharded)
 
 
 @composite("ttnn.interleaved_to_sharded", golden=goldens.interleaved_to_sharded, direct=True)
@@ -79,6 +99,7 @@ def interleaved_to_sharded(
     """The tensor in shards in L1."""
     if sharded_memory_config is None:
         assert grid is not None, "this overload has a grid"
+        _check_grid(grid)
         sharded_memory_config = make_shard_config(input_tensor.spec, grid, shard_shape, shard_scheme, shard_orientation)
     require(  # an nd spec is accepted if a height, width or block spec gives the same shards
         input_tensor.spec.with_memory_config(sharded_memory_config).memory_config.shard_spec is not None,
@@ -148,6 +169,7 @@ def interleaved_to_sharded_partial(
     output_dtype: DataType | None,
 ) -> Tensor:
     """One of num_slices slices of the flattened height, in shards in L1."""
+    _check_grid(grid)
     height, width = input_tensor.spec.physical_shape
     slice_spec = input_tensor.spec.with_memory_config(DRAM_MEMORY_CONFIG).with_shape(
         (1, 1, height // num_slices, width)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout
+from ttmesh.base.dtypes import BLOCK_FLOATS, BufferType, DataType, Layout
 from ttmesh.base.errors import ShapeError, require
 from ttmesh.ops.catalogue.checks import normalize_dim
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
@@ -21,6 +21,7 @@ from ttmesh.tensor.calls.gate import TensorFunction
 from ttmesh.tensor.calls.lane_calls import Lane
 from ttmesh.tensor.calls.launch_op import Call, Case, separate
 from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.spec.shape import Shape
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
@@ -226,7 +227,22 @@ def padded_slice(
     return _slice(input_tensor, padded_slice_start, padded_slice_end, padded_slice_step, lane_axes)
 
 
-@op("ttnn.experimental.slice_write", writes="output_tensor", outputs=())
+def _check_slice_write(call: Call) -> None:
+    given = call.specs[0].shape
+    sizes = [
+        -(-(end - start) // step) for start, end, step in zip(call["start"], call["end"], call["step"], strict=True)
+    ]
+    if any(size <= 0 for size in sizes):
+        return
+    for i, (size, extent) in enumerate(zip(sizes, given, strict=False)):
+        wrong = (
+            f"Size of the slice being written {size} should match the size of the input tensor {extent} at dim {i}. Got "
+            f"{Shape(sizes)}, expected {given}"
+        )
+        require(size == extent, wrong, f"{extent}", "Change start or end.")
+
+
+@op("ttnn.experimental.slice_write", writes="output_tensor", outputs=(), check=_check_slice_write)
 def slice_write(
     input_tensor: torch.Tensor,
     output_tensor: torch.Tensor,
@@ -236,6 +252,8 @@ def slice_write(
     lane_axes: int,
 ) -> torch.Tensor:
     """Write a tensor into a slice of another, which is returned."""
+    if any(last <= first for first, last in zip(start, end, strict=True)):
+        return output_tensor  # an empty slice
     slices = make_slices(output_tensor.shape[lane_axes:], start, end, step)
     result, source = align_mesh_dims([output_tensor, input_tensor], lane_axes)
     result = result.clone()
@@ -250,7 +268,8 @@ def _check_narrow(call: Call) -> None:
     spec, length = call.specs[0], call["length"]
     rank = len(spec.shape)
     position = normalize_dim(call["dim"], rank)
-    extent = spec.padded_shape[position]
+    flat_tiles = rank == 1 and spec.layout is Layout.TILE  # TT-NN counts the rows of the tiles as the first dim
+    extent = 32 if flat_tiles else spec.padded_shape[position]
     start = call["start"] + extent if call["start"] < 0 else call["start"]
     dim_text = f"dimension {position % rank} with"
     wrong = f"Narrow start index {start} out of bounds for {dim_text} size {extent}"
@@ -269,6 +288,21 @@ def _check_narrow(call: Call) -> None:
         require(
             start % side == 0 and length % side == 0, wrong, "whole tiles", "Start and end at multiples of the tile."
         )
+    in_dram = spec.buffer_type is BufferType.DRAM and spec.memory_config.interleaved
+    chip = call.mesh.chip
+    alignment = chip.dram_alignment if spec.buffer_type is BufferType.DRAM else chip.l1_alignment
+    wrong = (
+        f"Narrowing on width for ROW_MAJOR layout requires start ({start}) to be aligned to buffer alignment "
+        f"({alignment})"
+    )
+    aligned = spec.layout is Layout.TILE or position != -1 or start % alignment == 0
+    require(aligned, wrong, f"a multiple of {alignment}", "Use ttnn.slice.")
+    wrong = (
+        f"Narrowing on dimension {position % rank} for DRAM INTERLEAVED tensors requires all preceding dimensions to be "
+        f"trivial (size 1). Got non-trivial dimensions before dimension {position % rank}."
+    )
+    leads = all(extent == 1 for extent in spec.padded_shape[: position % rank])
+    require(leads or not in_dram, wrong, "the first dim that is not 1", "Use ttnn.slice.")
 
 
 def _narrow_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
@@ -278,10 +312,7 @@ def _narrow_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     if config.shard_spec is None:
         return [make_output_spec(call, shape)]
     plain = TensorSpec(shape, spec.dtype, spec.layout, tile=spec.tile if spec.layout is Layout.TILE else None)
-    try:
-        return [plain.with_memory_config(fit_shards(config, plain, config))]
-    except ShapeError:
-        return [make_output_spec(call, shape)]
+    return [plain.with_memory_config(fit_shards(config, plain, config))]
 
 
 @op(

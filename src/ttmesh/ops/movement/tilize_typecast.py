@@ -62,6 +62,14 @@ def _check_cast(call: Call) -> None:
         f"{call.specs[0].dtype}",
         "Convert it with ttnn.typecast.",
     )
+    source_memory, target_memory = call.specs[0].memory_config, call["memory_config"] or call.specs[0].memory_config
+    wrong = (
+        "Typecast operation requires Input and Output memory layout to match. Input layout: "
+        f"TensorMemoryLayout::{source_memory.memory_layout.name}, Output layout: "
+        f"TensorMemoryLayout::{target_memory.memory_layout.name}"
+    )
+    same = source_memory.memory_layout is target_memory.memory_layout
+    require(same, wrong, "the input's memory layout", "Move it with ttnn.to_memory_config.")
     given = call.outputs[0] if call.outputs else None
     wrong = "If both output dtype and output tensor provided dtype should match"
     require(
@@ -105,6 +113,10 @@ def experimental_typecast(
     input_tensor: Tensor, dtype: DataType, memory_config: MemoryConfig | None, optional_output_tensor: Tensor | None
 ) -> Tensor:
     """The values in another format."""
+    wrong = "Only tile layout supports dtype conversion"
+    converts = input_tensor.dtype is not dtype
+    tiled = input_tensor.layout is Layout.TILE
+    require(not converts or tiled, wrong, "TILE_LAYOUT", "Convert it with ttnn.to_layout.")
     result: Tensor = typecast(input_tensor, dtype, memory_config=memory_config, output_tensor=optional_output_tensor)
     return result
 
@@ -129,10 +141,11 @@ def _check_tilize(call: Call) -> None:
     height, width = tile.tile_shape
     shape = tuple(spec.padded_shape)
     rows = shape[-2] if len(shape) > 1 else 1
-    wrong = (
-        f"Input tensor height ({rows}) and width ({shape[-1] if shape else 1}) must be a multiple of the tile {tile}"
-    )
-    require(bool(shape) and rows % height == 0 and shape[-1] % width == 0, wrong, "whole tiles", "Pad the tensor.")
+    columns = shape[-1] if shape else 1
+    wrong = f"Input tensor width ({columns}) must be divisible by tile width ({width})"
+    require(columns % width == 0, wrong, "whole tiles", "Pad the tensor.")
+    wrong = f"Input tensor height ({rows}) must be divisible by tile height ({height})"
+    require(rows % height == 0, wrong, "whole tiles", "Pad the tensor.")
 
 
 def _check_padding(call: Call) -> None:
@@ -159,9 +172,17 @@ _TILIZE_ZEROS = device_operation("ttnn.tilize_with_zero_padding", out=_tiled_spe
 
 @composite("ttnn.tilize", golden=goldens.identity, direct=True)
 def tilize(
-    input_tensor: Tensor, memory_config: MemoryConfig | None, dtype: DataType | None, tile: Tile | None
+    input_tensor: Tensor,
+    memory_config: MemoryConfig | None,
+    dtype: DataType | None,
+    tile: Tile | None,
+    use_multicore: bool,
 ) -> Tensor:
     """The tensor in tiles; its height and width must fill them."""
+    rows = input_tensor.layout is Layout.ROW_MAJOR
+    wrong = "Multicore must be enabled for sharded input"
+    one_core = rows and not use_multicore and input_tensor.memory_config().is_sharded()
+    require(not one_core, wrong, "use_multicore=True", "Leave use_multicore out.")
     arguments = {"input_tensor": input_tensor, "memory_config": memory_config, "dtype": dtype, "tile": tile}
     result: Tensor = _TILIZE(**arguments)
     return result

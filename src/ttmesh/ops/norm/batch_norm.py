@@ -7,9 +7,10 @@ from collections.abc import Hashable
 import torch
 from torch import Tensor as Lanes
 
-from ttmesh.base.dtypes import Layout
+from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.chip.numerics import engine
+from ttmesh.ops.catalogue.checks import require_dtype, require_interleaved
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.device_programs import like_written
 from ttmesh.ops.goldens import normalization as goldens
@@ -28,6 +29,9 @@ def _check(call: Call) -> None:
             fix="Convert it with ttnn.reshape and ttnn.to_layout.",
         )
     for name in ("running_mean", "running_var", "weight", "bias"):
+        if call[name] is not None:
+            wrong = f"batch_norm only supports bfloat16, float32. Got: DataType::{call[name].dtype.name}"
+            require_dtype(call[name], (DataType.BFLOAT16, DataType.FLOAT32), wrong)
         _check_channels(name, call[name], x)
     if not call["training"] and (call["running_mean"] is None or call["running_var"] is None):
         raise MeshError(
@@ -35,6 +39,7 @@ def _check(call: Call) -> None:
             expected="both running tensors, or training=True",
             fix="Pass both, or training=True.",
         )
+    require_interleaved(x, "Input tensor must be interleaved")
 
 
 def _check_channels(name: str, tensor: Tensor | None, x: TensorSpec) -> None:
@@ -106,8 +111,15 @@ def batch_norm(
 ) -> Tensor:
     """Channels normalized with the statistics of the batch (training) or the running ones."""
     running = (running_mean, running_var)
+    wrong = f"batch_norm only supports bfloat16, float32. Got: DataType::{input.dtype.name}"
+    bare = training and all(tensor is None for tensor in (running_mean, running_var, weight, bias))
+    if bare:
+        require_dtype(input, (DataType.BFLOAT16, DataType.FLOAT32), wrong)
     if training and len(input.shape) == 4:
         for name, tensor in zip(("running_mean", "running_var"), running, strict=True):
+            if tensor is not None:
+                wrong = f"batch_norm only supports bfloat16, float32. Got: DataType::{tensor.dtype.name}"
+                require_dtype(tensor, (DataType.BFLOAT16, DataType.FLOAT32), wrong)
             _check_channels(name, tensor, input.spec)
     result: Tensor = _normalise(
         input=input,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor as Lanes
@@ -10,7 +11,7 @@ from torch.nn import functional as F
 
 from ttmesh.base.cores import CoreRange, CoreRangeSet
 from ttmesh.base.dtypes import DataType, Layout
-from ttmesh.base.errors import ShapeError
+from ttmesh.base.errors import ShapeError, require
 from ttmesh.chip.numerics import engine
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.device_programs import like_written, no_programs
@@ -32,6 +33,10 @@ def _check_residual(call: Call) -> None:
             expected="equal shapes",
             fix="Reshape the residual.",
         )
+    sharded_config = hasattr(call["program_config"], "block_w")
+    wrong = "std::get: wrong index for variant"
+    fix = "Pass ttnn.LayerNormShardedMultiCoreProgramConfig, or unshard the input."
+    require(x.memory_config.interleaved or sharded_config, wrong, "a program config for shards", fix)
 
 
 def _is_sharded(specs: Sequence[TensorSpec]) -> bool:
@@ -96,13 +101,9 @@ def _add_residual(input_tensor: Lanes, residual_input_tensor: Lanes) -> Lanes:
     return input_tensor.float() + residual_input_tensor.float()
 
 
-def _prepare_gather(
-    x: Tensor, residual: Tensor | None, dtype: DataType | None, memory_config: MemoryConfig | None, *, both: bool
-) -> Tensor:
+def _prepare_gather(x: Tensor, residual: Tensor | None, *, both: bool, **options: Any) -> Tensor:
     """Compute statistics; for sharded inputs the kernel also adds the residual to the input in place."""
-    stats: Tensor = _row_stats(
-        input_tensor=x, residual_input_tensor=residual, both=both, dtype=dtype, memory_config=memory_config
-    )
+    stats: Tensor = _row_stats(input_tensor=x, residual_input_tensor=residual, both=both, **options)
     if residual is not None and not x.memory_config().interleaved:
         _add_residual(input_tensor=x, residual_input_tensor=residual)
     return stats
@@ -114,9 +115,19 @@ def layer_norm_pre_all_gather(
     residual_input_tensor: Tensor | None,
     dtype: DataType | None,
     memory_config: MemoryConfig | None,
+    program_config: Any,
+    compute_kernel_config: Any,
 ) -> Tensor:
     """Sum of squares and sum of each row on this device."""
-    return _prepare_gather(input_tensor, residual_input_tensor, dtype, memory_config, both=True)
+    return _prepare_gather(
+        input_tensor,
+        residual_input_tensor,
+        both=True,
+        dtype=dtype,
+        memory_config=memory_config,
+        program_config=program_config,
+        compute_kernel_config=compute_kernel_config,
+    )
 
 
 @composite("ttnn.rms_norm_pre_all_gather", golden=goldens.rms_norm_pre)
@@ -125,9 +136,19 @@ def rms_norm_pre_all_gather(
     residual_input_tensor: Tensor | None,
     dtype: DataType | None,
     memory_config: MemoryConfig | None,
+    program_config: Any,
+    compute_kernel_config: Any,
 ) -> Tensor:
     """Sum of squares of each row on this device."""
-    return _prepare_gather(input_tensor, residual_input_tensor, dtype, memory_config, both=False)
+    return _prepare_gather(
+        input_tensor,
+        residual_input_tensor,
+        both=False,
+        dtype=dtype,
+        memory_config=memory_config,
+        program_config=program_config,
+        compute_kernel_config=compute_kernel_config,
+    )
 
 
 @op("ttnn.layer_norm_post_all_gather", golden=goldens.layer_norm_post, out=_output_spec, check=check_parameters)

@@ -17,6 +17,7 @@ from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import normalization as goldens
 from ttmesh.ops.norm.group_norm_grids import find_dram_grid, virtual_columns
 from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 TILE = 32
@@ -28,7 +29,9 @@ def _check(call: Call) -> None:
     x, groups = call["input_tensor"].spec, call["num_groups"]
     if x.layout is Layout.TILE and call["inplace"]:
         raise ShapeError(
-            "Tile layout requires non-inplace tensors", expected="inplace=False", fix="Pass inplace=False."
+            "In-place operation not supported: Tile layout requires non-inplace tensors. (inplace=true)",
+            expected="inplace=False",
+            fix="Pass inplace=False.",
         )
     if call["inplace"] and not x.memory_config.is_sharded():
         raise ShapeError(
@@ -81,7 +84,11 @@ def _check(call: Call) -> None:
 
 def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     layout = call["output_layout"]
-    return [make_output_spec(call, inferred[0][0], layout=call.specs[0].layout if layout is None else layout)]
+    config = call["memory_config"]
+    if config is None and call.specs[0].memory_config.interleaved:
+        config = DRAM_MEMORY_CONFIG
+    layout = call.specs[0].layout if layout is None else layout
+    return [make_output_spec(call, inferred[0][0], layout=layout, memory_config=config)]
 
 
 def _unpad_parameter(parameter: Lanes, channels: int, cores: int, lane_axes: int) -> Lanes:

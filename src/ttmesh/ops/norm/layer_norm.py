@@ -123,7 +123,10 @@ def check_parameters(call: Call) -> None:
 def _check_sharded(call: Call, x: TensorSpec) -> None:
     if x.layout is not Layout.TILE:
         raise MeshError(
-            "ROW_MAJOR input is not supported with sharded tensors", expected="TILE layout", fix="Tilize it first."
+            "Input tensor must have TILE layout (ROW_MAJOR is only supported for non-sharded tensors), got: "
+            "Layout::ROW_MAJOR",
+            expected="TILE layout",
+            fix="Tilize it first.",
         )
     config = x.memory_config
     if config.memory_layout.name == "HEIGHT_SHARDED":

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor as Lanes
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import MeshError, require
+from ttmesh.ops.catalogue.checks import require_tiles
 from ttmesh.ops.catalogue.definition import OpFunction, composite, op
 from ttmesh.ops.catalogue.device_programs import like_written
 from ttmesh.ops.goldens import reduction as goldens
 from ttmesh.ops.lane_functions.engine_rows import take_softmax
 from ttmesh.ops.lane_functions.lane_broadcast import common_mesh_dims
+from ttmesh.ops.norm.softmax_rules import check_masked, check_masked_by_rows, check_masked_in_place
+from ttmesh.tensor import operators
 from ttmesh.tensor.calls.lane_calls import Lane
 from ttmesh.tensor.calls.launch_op import Call, Case
 from ttmesh.tensor.spec.memory_config import MemoryConfig
@@ -35,11 +38,7 @@ def _check_softmax(call: Call) -> None:
 
 
 def _check_mask(call: Call) -> None:
-    x, mask = call.specs[0], call["mask"]
-    if x.layout is not Layout.TILE:
-        raise MeshError("Inputs to softmax must be tilized", expected="TILE layout", fix="Tilize the input.")
-    if mask is None and call["is_causal_mask"]:
-        raise MeshError("Causal mask must be provided when is_causal_mask is set", expected="a mask", fix="Pass mask=.")
+    require_tiles(call, "Inputs to softmax must be tilized")
 
 
 def _compute_softmax(values: Lanes, dim: int, lane_axes: int) -> Lanes:
@@ -110,7 +109,7 @@ def _read_mask_rows(mask: Lanes, shape: Sequence[int], causal: bool, lane_axes: 
     return mask[..., :1, :] if not causal and (mask.shape[-2] == TILE or mask.shape[-2] < height) else mask
 
 
-@op("ttnn.scale_mask_softmax", golden=goldens.scale_mask_softmax, check=_check_mask, runtime=("scale",), min_rank=1)
+@op("ttnn.scale_mask_softmax", golden=goldens.scale_mask_softmax, check=check_masked, runtime=("scale",), min_rank=1)
 def scale_mask_softmax(
     input_tensor: Lanes,
     scale: float | None,
@@ -123,13 +122,17 @@ def scale_mask_softmax(
     return _scale_and_mask(input_tensor, scale, mask, is_causal_mask, lane_axes, specs[-1])
 
 
-def _define_in_place(name: str) -> OpFunction:
+def _define_in_place(name: str, check: Callable[[Call], None]) -> OpFunction:
+    def check_tiles(call: Call) -> None:
+        _check_mask(call)
+        check(call)
+
     @op(
         name,
         golden=goldens.scale_mask_softmax,
         min_rank=1,
         out=like_written,
-        check=_check_mask,
+        check=check_tiles,
         runtime=("scale",),
         writes="input_tensor",
     )
@@ -147,8 +150,10 @@ def _define_in_place(name: str) -> OpFunction:
     return lane
 
 
-scale_mask_softmax_in_place = _define_in_place("ttnn.scale_mask_softmax_in_place")
-scale_causal_mask_hw_dims_softmax_in_place = _define_in_place("ttnn.scale_causal_mask_hw_dims_softmax_in_place")
+scale_mask_softmax_in_place = _define_in_place("ttnn.scale_mask_softmax_in_place", check_masked_in_place)
+scale_causal_mask_hw_dims_softmax_in_place = _define_in_place(
+    "ttnn.scale_causal_mask_hw_dims_softmax_in_place", check_masked_by_rows
+)
 
 
 def _attention_scale(head_size: int | None) -> float:
@@ -164,12 +169,16 @@ def attention_softmax(
     memory_config: MemoryConfig | None,
 ) -> Tensor:
     """softmax(x / sqrt(head_size) + mask)."""
+    if attention_mask is None:
+        scaled = operators.call("multiply", tensor, _attention_scale(head_size))
+        plain: Tensor = softmax(scaled, -1, memory_config=memory_config or tensor.memory_config())
+        return plain
     result: Tensor = scale_mask_softmax(
         tensor,
         _attention_scale(head_size),
         attention_mask,
         memory_config=memory_config,
-        is_causal_mask=causal_mask and attention_mask is not None,
+        is_causal_mask=causal_mask,
     )
     return result
 
@@ -179,13 +188,13 @@ def attention_softmax_(
     tensor: Tensor, head_size: int | None, attention_mask: Tensor | None, causal_mask: bool
 ) -> Tensor:
     """softmax(x / sqrt(head_size) + mask), in place."""
-    if attention_mask is None and head_size is not None:
+    if attention_mask is None:
         raise MeshError(
             "Cannot apply divide by sqrt(head_size) using in-place version when attention_mask is not set.",
             expected="an attention_mask, or no head_size",
             fix="Pass a mask, or use attention_softmax.",
         )
     result: Tensor = scale_mask_softmax_in_place(
-        tensor, _attention_scale(head_size), attention_mask, is_causal_mask=causal_mask and attention_mask is not None
+        tensor, _attention_scale(head_size), attention_mask, is_causal_mask=causal_mask
     )
     return result

@@ -10,7 +10,8 @@ from torch import Tensor as Lanes
 from torch.nn import functional as F
 
 from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout
-from ttmesh.base.errors import MeshError, ShapeError
+from ttmesh.base.errors import MeshError, ShapeError, require
+from ttmesh.ops.catalogue.checks import require_dtype, require_layout
 from ttmesh.ops.catalogue.definition import composite, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, inherit_memory_config, make_output_spec
 from ttmesh.ops.goldens import pool_resample as goldens
@@ -60,6 +61,9 @@ def _check_upsample(call: Call) -> None:
             expected="integers",
             fix="Use mode='nearest'.",
         )
+    spec, wrong = call.specs[0], "Tiled input must be tile-aligned (no padding difference)"
+    aligned = spec.layout is Layout.ROW_MAJOR or tuple(spec.padded_shape) == tuple(spec.shape)
+    require(aligned, wrong, "whole tiles", "Convert it with ttnn.to_layout to ROW_MAJOR.")
 
 
 def _upsample(x: Lanes, scale: float | Sequence[float], mode: str) -> Lanes:
@@ -118,6 +122,30 @@ def _sample_precomputed(x: Lanes, grid: Lanes, channels_last: bool) -> Lanes:
 
 
 def _check_sample(call: Call) -> None:
+    x, grid, precomputed = call.specs[0], call.specs[1], call["use_precomputed_grid"]
+    for spec, name in ((x, "Input"), (grid, "Grid")):
+        axes = "(N, H, W, C)" if spec is x else "(N, H_out, W_out, coords)"
+        wrong = f"{name} tensor must be 4D {axes}, but got shape {spec.shape} with {len(spec.shape)} dimensions"
+        require(len(spec.shape) == 4, wrong, "four dims", "Reshape it.")
+    wrong = (
+        f"Batch size mismatch: input tensor shape {x.shape} has batch size {x.shape[0]}, but grid tensor shape {grid.shape} "
+        f"has batch size {grid.shape[0]}"
+    )
+    require(x.shape[0] == grid.shape[0], wrong, "equal batches", "Pass a grid per image.")
+    floats = (DataType.BFLOAT16, DataType.FLOAT32)
+    require_dtype(x, floats, "Input tensor must be BFLOAT16 or FLOAT32")
+    if precomputed:
+        require_dtype(grid, DataType.BFLOAT16, "Precomputed grid tensor must be BFLOAT16")
+    require_dtype(grid, floats, "Grid tensor must be BFLOAT16 or FLOAT32")
+    require_layout(x, Layout.ROW_MAJOR, "Input tensor must be ROW_MAJOR layout")
+    require_layout(grid, Layout.ROW_MAJOR, "Grid tensor must be ROW_MAJOR layout")
+    zeros = call["padding_mode"] == "zeros"
+    require(zeros, "Only zeros padding mode is currently supported", "padding_mode='zeros'", "Pad the image.")
+    wrong = (
+        "use_precomputed_grid = false is not supported with mode = 'nearest'. Please use precomputed grid with nearest "
+        "mode."
+    )
+    require(precomputed or call["mode"] != "nearest", wrong, "mode='bilinear'", "Prepare the grid, or use bilinear.")
     per_point = 6 if call["use_precomputed_grid"] else 2
     if call.specs[1].shape[-1] % per_point:
         raise ShapeError(
@@ -217,6 +245,12 @@ def _read_pixels(x: Lanes, row: Lanes, column: Lanes, fill: float) -> Lanes:
 
 
 def _check_rotate(call: Call) -> None:
+    spec = call.specs[0]
+    wrong = f"Input tensor must be 4D (N, H, W, C), got rank {len(spec.shape)}"
+    require(len(spec.shape) == 4, wrong, "four dims", "Reshape it.")
+    require_layout(spec, Layout.ROW_MAJOR, "Input tensor must be in ROW_MAJOR layout")
+    wrong = f"Input tensor dtype must be bfloat16 or float32, got DataType::{spec.dtype.name}"
+    require_dtype(spec, (DataType.BFLOAT16, DataType.FLOAT32), wrong)
     if call["expand"]:
         raise MeshError("expand=True is not supported", expected="expand=False", fix="Pad the image first.")
     if call["interpolation_mode"] not in ("nearest", "bilinear"):

@@ -37,16 +37,22 @@ def _check_argmax(call: Call) -> None:
             "Leave the call out for empty tensors.",
         )
     if spec.layout is Layout.TILE:
-        wrong = "For inputs with TILE layout, dim parameter must be specified!"
-        require(dim is not None, wrong, "a dim", "Pass dim=, or convert the tensor to ROW_MAJOR.")
         wrong = f"Only BFLOAT16, FLOAT32 are supported for inputs with TILE layout, got {spec.dtype}"
         require_dtype(spec, {DataType.BFLOAT16, DataType.FLOAT32}, wrong)
+        wrong = "For inputs with TILE layout, dim parameter must be specified!"
+        require(dim is not None, wrong, "a dim", "Pass dim=, or convert the tensor to ROW_MAJOR.")
     else:
         wrong = (
             "Only BFLOAT16, FLOAT32, INT32, UINT32, and UINT16 are supported for inputs with ROW_MAJOR layout, got "
             f"{spec.dtype}"
         )
         require_dtype(spec, ROW_MAJOR_ARGMAX, wrong)
+        if dim is not None and rank and spec.dtype not in (DataType.BFLOAT16, DataType.FLOAT32):
+            wrong = (
+                f"ROW_MAJOR: only argmax on the last dim is supported. Got dim={dim} (normalized={dim % rank}), expected "
+                f"{rank - 1}"
+            )
+            require(dim % rank == rank - 1, wrong, "the last dim", "Convert the tensor to TILE layout.")
     given = call.outputs[0] if call.outputs else None
     if given is not None:
         wrong = f"Only UINT32 is supported for outputs, got {given.dtype}"
@@ -139,10 +145,14 @@ def _topk_specs(call: Call, inferred: Inferred) -> list[TensorSpec]:
     if call["indices_tensor"] is not None:
         needs_uint32 = call["indices_tensor"].dtype is not DataType.UINT16
     indices = DataType.UINT32 if needs_uint32 else DataType.UINT16
-    return [
+    specs = [
         make_output_spec(call, inferred[0][0], memory_config=spec.memory_config, result=0),
         make_output_spec(call, inferred[1][0], dtype=indices, memory_config=spec.memory_config, result=1),
     ]
+    rank = len(spec.shape)
+    if rank == 0 or dim % rank == rank - 1 or any(given is not None for given in call.outputs):
+        return specs
+    return [made.with_memory_config(spec.memory_config) for made in specs]  # transposed back into the input's memory
 
 
 @op("ttnn.topk", golden=goldens.topk, out=_topk_specs, check=_check_topk, stages=topk_stages)

@@ -182,7 +182,8 @@ def make_plan_path(
     Args:
         free: the places of arguments that are not in the key.
     """
-    if operation.recheck:
+    recheck = operation.recheck
+    if recheck(ready.arguments) if callable(recheck) else recheck:
         return None
     given = [*args, *kwargs.values()]
     stand_ins = [_StandIn(i) for i in range(len(given))]

@@ -54,6 +54,7 @@ from ttmesh.tensor.distribution.allocate import footprint_of
 from ttmesh.tensor.distribution.lane_transfers import present_chips
 from ttmesh.tensor.observer import LaunchedProgram, observer
 from ttmesh.tensor.spec.kind import kind_of
+from ttmesh.tensor.spec.spec_checks import ShardMisfitError
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.spec.tensor_topology import TensorTopology, merged_topology
 from ttmesh.tensor.tensor import Tensor
@@ -121,7 +122,8 @@ class Operation:
     check: raises for a call that TT-NN would refuse.
     topology: output topology; by default TT-NN's merge.
     runtime: arguments that change values but never specs; they are not part of the key.
-    recheck: `check` looks at values of runtime arguments, so it is asked at every call and calls have no fast path.
+    recheck: `check` looks at values of runtime arguments, so it is asked at every call and calls have no fast path; a
+      function says for which arguments.
     programs: the program-cache keys of the device programs that TT-NN launches for one call, one each.
     scratch: bytes of circular buffers per core.
     stages: the programs that a call comes to where they are several or allocate more than the results; the stages of
@@ -152,7 +154,7 @@ class Operation:
     host: bool = False
     in_place: bool = False
     specialise: Specialise | None = None
-    recheck: bool = False
+    recheck: bool | Callable[[Arguments], bool] = False
     alias: Callable[[Call], Sequence[int] | None] | None = None
     min_rank: int = 0
     engine: Callable[[Case], EngineConfig | None] | None = None
@@ -329,13 +331,17 @@ def _given_outputs(operation: Operation, arguments: Arguments) -> tuple[Tensor |
 def _plan(operation: Operation, call: Call, inputs: Arguments, key: Hashable) -> Plan:
     """Check and infer, for a key that was not seen before on this mesh."""
     check_types(operation.name, call.arguments)
-    if operation.check is not None:
-        operation.check(call)
-    if operation.min_rank:
-        _check_rank(call, operation.min_rank)
     axes = call.mesh.shape.dims()
     names = positions_of(inputs)
     static = static_arguments(operation.lane_arguments, inputs, call.specs, axes, META)
+    if operation.check is not None:
+        try:
+            operation.check(call)
+        except MeshError as refusal:
+            misfit = _find_shard_misfit(operation, call, names, static, axes)
+            raise misfit or refusal from None
+    if operation.min_rank:
+        _check_rank(call, operation.min_rank)
     try:
         inferred, wrap = infer(operation.lane, names, static, call.specs, axes)
     except (MeshError, NotImplementedError):
@@ -417,6 +423,20 @@ def _packed_formats(emulated: engine.Engine | None) -> frozenset[DataType]:
     if numerics_mode.current() == numerics_mode.IDEAL:
         return frozenset()
     return BLOCK_FLOATS | {bfloat16} if emulated is not None and emulated.exact else frozenset(BLOCK_FLOATS)
+
+
+def _find_shard_misfit(
+    operation: Operation, call: Call, names: dict[str, int | list[int | None]], static: Arguments, axes: int
+) -> ShardMisfitError | None:
+    """Of a call that is refused: the error that its result's shards would give, which TT-NN reports first."""
+    try:
+        inferred, _ = infer(operation.lane, names, static, call.specs, axes)
+        operation.out(call, inferred)
+    except ShardMisfitError as misfit:
+        return misfit
+    except Exception:  # what else is wrong with a call that is refused anyway
+        return None
+    return None
 
 
 def _check_rank(call: Call, least: int) -> None:

@@ -47,14 +47,18 @@ def check_dtype(dtype: DataType, layout: Layout, tile: Tile | None) -> None:
         )
 
 
-def find_misfit(config: MemoryConfig, spec: ShardSpec, physical: tuple[int, int]) -> ShapeError | None:
+class ShardMisfitError(ShapeError):
+    """Shards that do not fit the tensor or its grid of cores."""
+
+
+def find_misfit(config: MemoryConfig, spec: ShardSpec, physical: tuple[int, int]) -> ShardMisfitError | None:
     """TT-NN's error for a height, width or block sharding of this extent, or None."""
     (height, width), (shard_height, shard_width) = physical, spec.shape
     rows, columns = div_up(height, max(shard_height, 1)), div_up(width, max(shard_width, 1))
     cores = spec.num_cores()
     if config.memory_layout is TensorMemoryLayout.HEIGHT_SHARDED:
         if width != shard_width:
-            return ShapeError(
+            return ShardMisfitError(
                 f"Shard width {shard_width} must match physical width {width} for height sharded",
                 expected=f"shards of {shard_height}x{width}",
                 fix=f"Make the shard {width} wide, or shard by width or by blocks.",
@@ -62,7 +66,7 @@ def find_misfit(config: MemoryConfig, spec: ShardSpec, physical: tuple[int, int]
         return _too_many("height", rows, "cores", cores, height)
     if config.memory_layout is TensorMemoryLayout.WIDTH_SHARDED:
         if height != shard_height:
-            return ShapeError(
+            return ShardMisfitError(
                 f"Shard height {shard_height} must match physical height {height} for width sharded",
                 expected=f"shards of {height}x{shard_width}",
                 fix=f"Make the shard {height} high, or shard by height or by blocks.",
@@ -70,7 +74,7 @@ def find_misfit(config: MemoryConfig, spec: ShardSpec, physical: tuple[int, int]
         return _too_many("width", columns, "cores", cores, width)
     if config.memory_layout is TensorMemoryLayout.BLOCK_SHARDED:
         if spec.grid.size() != 1:
-            return ShapeError(
+            return ShardMisfitError(
                 "Shard grid must be one full rectangular grid for block sharded!",
                 expected=f"one rectangle of cores, not {spec.grid.size()}",
                 fix="Pass a single CoreRange.",
@@ -84,10 +88,12 @@ def find_misfit(config: MemoryConfig, spec: ShardSpec, physical: tuple[int, int]
     return None
 
 
-def _too_many(side: str, shards: int, line: str, available: int, extent: int, tail: str = "") -> ShapeError | None:
+def _too_many(
+    side: str, shards: int, line: str, available: int, extent: int, tail: str = ""
+) -> ShardMisfitError | None:
     if shards <= available:
         return None
-    return ShapeError(
+    return ShardMisfitError(
         f"Number of shards along {side} {shards} must not exceed number of {line} {available}{tail}",
         expected=f"at most {available} shards along {side}, so a shard {side} of {div_up(extent, available)} or more",
         fix=f"Enlarge the shard, or give it {shards} {line}.",

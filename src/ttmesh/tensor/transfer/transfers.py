@@ -269,15 +269,23 @@ def reallocate(tensor: Tensor, memory_config: MemoryConfig | None = None) -> Ten
             "ttnn.reallocate: the tensor is on the host", "a device tensor", "Move it with to_device() first."
         )
     source, old = tensor.spec, tensor.buffer.cell
+    if memory_config is not None and memory_config.interleaved and not source.memory_config.interleaved:
+        raise _argument_error(
+            "Expected output tensor memory config to be sharded",
+            "a sharded memory_config",
+            "Use ttnn.to_memory_config to unshard it.",
+        )
     spec = source if memory_config is None else source.with_memory_config(memory_config)
-    mesh.program_cache.compile("ttnn.reallocate", (("ttnn.reallocate", tensor.kind, spec),))
     tensor.deallocate(force=True)
     buffer = footprint_of(spec, mesh.heap.map).allocate(mesh, "reallocate")
+    stays = buffer.cell.address == old.address and spec.buffer_type is source.buffer_type
+    if not stays:  # memory that comes to lie where it was takes no program
+        mesh.program_cache.compile("ttnn.reallocate", (("ttnn.reallocate", tensor.kind, spec),))
 
     def move(reads: Cells, writes: Cells) -> None:
         writes[0].write(reads[0].read(source), spec)
 
-    mesh.launch(Command("ttnn.reallocate", move, (old,), (buffer.cell,), programs=1))
+    mesh.launch(Command("ttnn.reallocate", move, (old,), (buffer.cell,), programs=0 if stays else 1))
     presence = tensor.kind.presence
     topology = TensorTopology.replicated_along_axes(mesh.shape) if presence is None else tensor.kind.topology
     moved = Tensor.on_device(kind_of(spec, topology, presence), buffer, mesh)
