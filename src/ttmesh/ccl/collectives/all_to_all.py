@@ -43,6 +43,10 @@ def exchange(
     mesh = mesh_of(name, [tensor])
     check_axis(mesh, cluster_axis)
     rank = len(tensor.shape)
+    if name.endswith("_generic"):
+        for key, dim in (("in_dim", in_dim), ("out_dim", out_dim)):
+            if not 0 <= dim < rank:
+                raise ShapeError(f"{key} out of range", expected=f"0 to {rank - 1}, not {dim}", fix=f"Change {key}.")
     dims = {
         key: normalize_tensor_dim(tensor, dim, f"AllToAllAsync: {key} must be in range [0, {rank}), but is {dim}")
         for key, dim in (("in_dim", in_dim), ("out_dim", out_dim))

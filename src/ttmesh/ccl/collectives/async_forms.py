@@ -146,7 +146,7 @@ def high_bw_all_gather(
         )
     mesh = mesh_of("ttnn.experimental.high_bw_all_gather", [input_tensor, output_tensor])
     check_axis(mesh, cluster_axis)
-    check_high_bandwidth(input_tensor, output_tensor, dim, mesh.shape[cluster_axis])
+    check_high_bandwidth(input_tensor, output_tensor, dim, cluster_axis, mesh.shape[cluster_axis])
     return gather(
         "ttnn.experimental.high_bw_all_gather", input_tensor, dim, cluster_axis=cluster_axis, num_links=num_links,
         subdevice_id=subdevice_id, output=output_tensor, replicates_axis=True,

@@ -110,7 +110,8 @@ def _sum_locally(c: Composition, request: Request, x: PlannedTensor, final: Tens
         made, held = _sum_tiles(c, tiles, final)
     if gathered.spec.layout is Layout.ROW_MAJOR:
         rows = TensorSpec(final.shape, final.dtype, Layout.ROW_MAJOR, memory_config=final.memory_config)
-        total = c.view(made, tile_spec(final.shape, final.dtype, final.memory_config))
+        shape = final.shape if len(final.shape) > 3 else (1, *final.shape)  # TT-NN untilizes four dims
+        total = c.view(made, tile_spec(shape, final.dtype, final.memory_config))
         made = c.run("untilize" if has_padding(total.spec) else "untilize_codegen", rows, total)
         c.free(total)
     for stage in (*held, tiles, gathered):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from ttmesh.base.errors import MeshError
+from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.ccl.collectives.collective_semaphores import compile_before_refusal
 from ttmesh.ccl.collectives.collective_stages import list_broadcast_axes, run_all_broadcast
 from ttmesh.ccl.planning.collective_call import Request
@@ -44,6 +44,16 @@ def check_ring(request: Request) -> None:
             "one the ring is not defined",
             expected="0 or 1",
             fix="Pass cluster_axis.",
+        )
+    dim, spec = request["dim"], request.tensor.spec
+    n = shape.mesh_size() if request["axis"] is None else shape[request["axis"]]
+    padded = spec.padded_shape[dim - len(spec.shape)]
+    pages = padded // spec.tile.tile_shape[dim - len(spec.shape)] if dim >= len(spec.shape) - 2 else padded
+    if pages % n:
+        raise ShapeError(
+            f"scatter dim {dim} (padded size {padded}, {pages} pages) must split into {n} whole-page slices",
+            expected=f"a multiple of {n} pages",
+            fix="Scatter another dim or pad the tensor.",
         )
     if find_usable_topology(request, request["axis"]) is not Topology.Ring:
         raise MeshError(

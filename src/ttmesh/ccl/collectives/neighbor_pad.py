@@ -161,6 +161,12 @@ def _decide_slice_reshard(request: Request) -> Decision:
     groups, dim, spec = find_groups(request, request["axis"]), request["dim"], request.tensor.spec
     n, offset, length = groups.group_size, request["offset"], request["length"]
     extent = spec.shape[dim]
+    if n == 1:
+        raise MeshError(
+            f"slice_reshard_async op will only work for num_devices > 1, but has {n}",
+            expected="an axis of two chips or more",
+            fix="Choose another cluster_axis.",
+        )
     if dim:
         raise MeshError(
             f"Error, neighbor pad currently only supports sharding dim 0, provided {dim}",

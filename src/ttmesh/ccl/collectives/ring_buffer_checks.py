@@ -57,8 +57,20 @@ def check_ring_buffers(
                 )  # fmt: skip
 
 
-def check_high_bandwidth(tensor: Tensor, output: Tensor, dim: int, n: int) -> None:
+def check_high_bandwidth(tensor: Tensor, output: Tensor, dim: int, axis: int, n: int) -> None:
     """Raise for tensors that high_bw_all_gather does not take."""
+    topology = tensor.tensor_topology()
+    rank, count = topology.distribution_shape().dims(), len(topology.placements())
+    _require(
+        n > 1, f"high_bw_all_gather cluster_axis {axis} selects a singleton mesh axis in mesh shape {tensor.mesh_shape!r}",
+        "an axis of two chips or more", "Choose another cluster_axis.",
+    )  # fmt: skip
+    _require(
+        axis < rank,
+        "high_bw_all_gather requires the tensor distribution axes to match the device mesh axes; "
+        f"cluster_axis={axis}, distribution rank={rank}, placement count={count}",
+        "a tensor distributed over the axes of its mesh", "Distribute it with ShardTensor2dMesh.",
+    )  # fmt: skip
     _require(
         tensor.memory_config().buffer_type is BufferType.DRAM, "high_bw_all_gather requires DRAM input",
         "a tensor in DRAM", "Move it with ttnn.to_memory_config first.",
