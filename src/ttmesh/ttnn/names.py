@@ -207,7 +207,7 @@ SUBMODULES = tuple(_SUBMODULES.split())
 OPERATION_MODULES = [
     "experimental", "transformer", "kv_cache", "experimental.moe", "experimental.ccl_experimental",
     "experimental.deepseek_prefill", "experimental.kda", "experimental.quasar", "experimental.deepseek",
-    "experimental.deepseek.moe",
+    "experimental.deepseek.moe", "experimental.deepseek.mla",
 ]  # fmt: skip
 
 # TT-NN's kernels for the Quasar chip, under TT-NN's own names and with its signatures: the same operations here.

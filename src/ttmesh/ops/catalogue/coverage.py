@@ -23,10 +23,14 @@ REASONS = {
     "ttnn.transformer.exp_ring_joint_scaled_dot_product_attention": "An experimental twin of the joint ring form.",
     "ttnn.transformer.ring_mla": "Ring attention over latent caches: not written yet.",
     **_map_reason(
-        "Weights are laid out for the kernels of one fused operation, in the order of its banks: neither is written yet.",
+        "Compiled twins of tt-metal's Python functions in moe_compute_utils, which run here: not written yet.",
         "add_shared_expert_weights get_weight_core_shard_maps get_weight_mem_configs prepare_w0_w1_tensor_for_moe_compute "
         "prepare_w0_w1_tensor_with_bias prepare_w2_tensor_for_moe_compute prepare_w2_tensor_with_bias "
-        "quantize_weights_via_host deepseek_moe_fast_reduce_nc_fused deepseek.mla.matmul_wo deepseek.moe.moe_gate_mm",
+        "quantize_weights_via_host",
+    ),
+    **_map_reason(
+        "Its weights are laid out for the kernels of one fused operation, in the order of its banks: not written yet.",
+        "deepseek_moe_fast_reduce_nc_fused",
     ),
     **_map_reason(
         "Blackhole's programmable DRAM cores, which prefetch tensors, are not emulated; ttnn.dram_prefetcher is.",

@@ -79,6 +79,9 @@ OWN_MEMORY = Tag("used", "Where that result is allocated.")
 PADDING = _no_effect("ttmesh stores no padding of tiles; it is filled when a tensor is converted to bytes.")
 
 PER_OPERATION: dict[str, dict[str, Tag]] = {
+    "ttnn.experimental.deepseek.moe.moe_gate_mm": {
+        "column_id": _no_effect("The mesh column for which the cores also note the experts; the results are the same.")
+    },
     "ttnn.topk": {"sorted": _no_effect("The chip sorts the results in both cases.")},
     **_tag_operations(("prepare_conv_weights", "prepare_conv_bias"), _tag_parameters(DESCRIBED, CONVOLUTION)),
     **_tag_operations(

@@ -11,5 +11,6 @@ from ttmesh.tensor.spec.memory_config import MemoryConfig as MemoryConfig
 from ttmesh.tensor.tensor import Tensor as Tensor
 
 
+from ttmesh.ttnn.experimental.deepseek import mla as mla
 from ttmesh.ttnn.experimental.deepseek import moe as moe
 
