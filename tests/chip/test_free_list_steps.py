@@ -51,5 +51,7 @@ def test_steps_in_one_function_are_allocations_and_frees(seed: int) -> None:
         return
     assert found is not None
     assert found[0] == places[result]
+    ends = [address + sizes[n] for n, address in places.items() if n != result and address is not None]
+    assert found[1] == max(ends)
     assert together.spans() == one_by_one.spans()
     assert (together.used, together.peak, together.live) == (one_by_one.used, one_by_one.peak, one_by_one.live)

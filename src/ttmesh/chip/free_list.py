@@ -129,7 +129,7 @@ class FreeList:
     def run_steps(self, steps: Sequence[int], sizes: Sequence[int], result: int) -> tuple[int, int] | None:
         """Take and give back blocks from below in order: n takes block n, ~n gives it back; all but the result go back.
 
-        The address of the result and the highest end of all blocks; None, and nothing is changed, where one does not fit.
+        The address of the result and the highest end of the others; None, and nothing is changed, where one does not fit.
         The same as allocate and free for every step, in one function: a call's temporaries cost no frames.
         """
         starts, ends, mask = self._starts.copy(), self._ends.copy(), self._mask
@@ -138,6 +138,7 @@ class FreeList:
         for step in steps:
             if step < 0:
                 address, size = places.pop(~step)
+                highest = max(highest, address + sizes[~step])
                 used -= size
                 i = bisect_right(starts, address)
                 end = address + size
@@ -165,7 +166,6 @@ class FreeList:
             else:
                 return None
             places[step] = address, size
-            highest = max(highest, address + size)
             used += size
             peak = max(peak, used)
         address, size = places[result]
