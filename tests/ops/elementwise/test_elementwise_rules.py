@@ -222,3 +222,20 @@ def test_quantization_names_the_formats_it_takes(mesh: ttnn.MeshDevice) -> None:
         ttnn.requantize(integers, 0.1, 3, 0.2, 1, axis=1, dtype=ttnn.uint8)
     with pytest.raises(RuntimeError, match="Dequantize only supports bf16/f32 outputs for now"):
         ttnn.dequantize(integers, 0.1, 3, dtype=ttnn.int32)
+
+
+@pytest.mark.parametrize(("dtype", "sizes"), [(ttnn.bfloat16, (10240, 16384)), (ttnn.bfloat8_b, (6400, 8704))])
+def test_circular_buffers_of_numbers_and_of_three_operands_are_those_of_tt_nns_captures(
+    mesh: ttnn.MeshDevice, dtype: ttnn.DataType, sizes: tuple[int, int]
+) -> None:
+    x = on(mesh, torch.ones(1, 1, 128, 512), dtype)
+    found = []
+
+    for call in (lambda: ttnn.add(x, 1.0), lambda: ttnn.where(x, x, x)):
+        ttnn.graph.begin_graph_capture()
+        call()
+        nodes = ttnn.graph.end_graph_capture()
+        kind = "circular_buffer_allocate"
+        found.append(sum(int(node["params"]["size"]) for node in nodes if node["node_type"] == kind))
+
+    assert tuple(found) == sizes

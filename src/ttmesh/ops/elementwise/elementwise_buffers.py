@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ttmesh.base.dtypes import DataType
+from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, bfloat16
 from ttmesh.chip.formats.tiles import Tile, tile_bytes
 from ttmesh.ops.catalogue.program_keys import find_broadcast_operands, output_memory
 from ttmesh.tensor.calls.launch_op import Call
@@ -28,10 +28,18 @@ def binary_buffers(call: Call) -> int:
     for name in ("input_tensor_a_activations", "input_tensor_b_activations"):
         size += _page_bytes(first.dtype) if call[name] else 0
     if len(call.specs) == 1:
-        return size + _page_bytes(first.dtype)
+        return size + _page_bytes(bfloat16 if first.dtype in BLOCK_FLOATS else first.dtype)
     a_row, a_column, b_row, b_column = find_broadcast_operands(call)
     a_broadcast, b_broadcast = a_row or (a_column and not b_row), b_row or (b_column and not a_row)
     return size + PAGES * (a_broadcast * _page_bytes(first.dtype) + b_broadcast * _page_bytes(call.specs[1].dtype))
+
+
+def ternary_buffers(call: Call) -> int:
+    """Two pages per tensor and for the result, of three tensors of one shape."""
+    if len(call.specs) != 3 or len({spec.shape for spec in call.specs}) > 1:
+        return 0
+    result = 0 if output_memory(call).is_sharded() else PAGES * _page_bytes(call.specs[1].dtype)
+    return sum(map(_count_stream_bytes, call.specs)) + result
 
 
 def _count_stream_bytes(spec: TensorSpec) -> int:

@@ -15,6 +15,7 @@ from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.program_keys import ternary_programs
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.elementwise.binary_rules import FLOAT, binary_spec, check_broadcast, is_tensor
+from ttmesh.ops.elementwise.elementwise_buffers import ternary_buffers
 from ttmesh.ops.goldens import operands as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import equalize_ranks
 from ttmesh.ops.lane_functions.unary_functions import pack_nan, to_float32
@@ -67,6 +68,7 @@ def _where_spec(call: Call, inferred: Inferred) -> Sequence[TensorSpec]:
     out=_where_spec,
     check=_check_shapes,
     programs=ternary_programs("WHERE", "predicate", "true_value", "false_value"),
+    scratch=ternary_buffers,
     runtime=("true_value", "false_value"),
     specialise=specialise_equal_ranks(lambda predicate, yes, no: torch.where(predicate.bool(), yes, no)),
 )
