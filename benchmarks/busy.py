@@ -2,7 +2,7 @@
 
     python benchmarks/busy.py [--rounds 6]
 
-Each engine has a process of its own. Quiet and busy spells of half a second take turns (the neighbours are stopped and
+Each side has a process of its own. Quiet and busy spells of half a second take turns (the neighbours are stopped and
 continued), so that whatever else the machine does hits both alike. Medians.
 """
 
@@ -110,29 +110,29 @@ def measure(steps: Steps, rounds: int) -> dict[str, list[float]]:
     return {name: [median(quiet), median(busy)] for name, (quiet, busy) in times.items()}
 
 
-def run_engine(name: str, rounds: int, folder: Path) -> dict[str, list[float]]:
-    """One engine in its own process."""
+def run_side(name: str, rounds: int, folder: Path) -> dict[str, list[float]]:
+    """One side in its own process."""
     env = dict(os.environ)
     if name == "jax":
         env["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
     out = folder / f"{name}.json"
-    subprocess.run([sys.executable, __file__, "--engine", name, str(out), "--rounds", str(rounds)], env=env, check=True)
+    subprocess.run([sys.executable, __file__, "--side", name, str(out), "--rounds", str(rounds)], env=env, check=True)
     return json.loads(out.read_text())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--engine", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--side", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.engine:
-        steps = {"ttmesh": ttmesh_steps, "jax": jax_steps}[options.engine[0]]()
+    if options.side:
+        steps = {"ttmesh": ttmesh_steps, "jax": jax_steps}[options.side[0]]()
         for step in steps.values():
             step()
-        Path(options.engine[1]).write_text(json.dumps(measure(steps, options.rounds)))
+        Path(options.side[1]).write_text(json.dumps(measure(steps, options.rounds)))
         return
     with tempfile.TemporaryDirectory() as folder:
-        found = {name: run_engine(name, options.rounds, Path(folder)) for name in ("ttmesh", "jax")}
+        found = {name: run_side(name, options.rounds, Path(folder)) for name in ("ttmesh", "jax")}
     print(f"load before {os.getloadavg()[0]:.1f}; ms at the median: quiet, beside {os.cpu_count()} busy processes")
     for name, (quiet, busy) in found["ttmesh"].items():
         alone, beside = found["jax"][name]

@@ -1,4 +1,4 @@
-"""The matrix engine's arithmetic: exact products per second and core, and what realistic costs beside an ideal GEMM.
+"""The FPU's arithmetic: exact products per second and core, and what realistic costs beside an ideal GEMM.
 
 python benchmarks/numerics.py [--size 1024] [--cuda]
 """
@@ -14,7 +14,7 @@ from bench_rows import BenchRow, note
 
 from ttmesh.base.dtypes import Arch, MathFidelity
 from ttmesh.chip.numerics import exact_matmul, realistic_matmul
-from ttmesh.chip.numerics.engine_config import EngineConfig
+from ttmesh.chip.numerics.fpu_config import FpuConfig
 
 FIDELITIES = [MathFidelity.LoFi, MathFidelity.HiFi2, MathFidelity.HiFi3, MathFidelity.HiFi4]
 DECODE_ROWS = 32
@@ -22,7 +22,7 @@ LARGE_AIM, HIFI3_AIM, DECODE_AIM = 1.5, 2.4, 2.0  # of an ideal matmul's time
 Work = Callable[[], object]
 
 
-def configs(size: int) -> dict[str, dict[MathFidelity, EngineConfig]]:
+def configs(size: int) -> dict[str, dict[MathFidelity, FpuConfig]]:
     """By destination: 32 bits; 16 bits with sums in L1, in narrow and wide blocks of K; 16 bits alone."""
     forms = {
         "32 bits": (True, False, 64),
@@ -30,7 +30,7 @@ def configs(size: int) -> dict[str, dict[MathFidelity, EngineConfig]]:
         f"16 bits, L1, K block {size // 8}": (False, True, size // 8),
         "16 bits, all of K": (False, False, None),
     }
-    return {name: {f: EngineConfig(Arch.WORMHOLE_B0, f, *form) for f in FIDELITIES} for name, form in forms.items()}
+    return {name: {f: FpuConfig(Arch.WORMHOLE_B0, f, *form) for f in FIDELITIES} for name, form in forms.items()}
 
 
 def cpu_seconds(works: list[Work], repeats: int) -> list[float]:

@@ -33,17 +33,17 @@ from ttmesh.base.dtypes import (
 )
 from ttmesh.base.geometry import MeshShape
 from ttmesh.chip.formats.storage import infer_dtype, to_lane
-from ttmesh.chip.numerics import engine
-from ttmesh.chip.numerics.engine_config import EngineConfig
+from ttmesh.chip.numerics import fpu
+from ttmesh.chip.numerics.fpu_config import FpuConfig
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.device.opening import close_mesh_device, open_mesh_device
 from ttmesh.mesh.queue.command_queue import Command
 from ttmesh.ops.catalogue import families
-from ttmesh.ops.catalogue.engine_defaults import NOT_IN_TABLE
+from ttmesh.ops.catalogue.fpu_defaults import NOT_IN_TABLE
 from ttmesh.ops.catalogue.input_rules import RULES, InputRule
 from ttmesh.ops.catalogue.operand_tables import OPERAND_RULES
 from ttmesh.ops.elementwise import fpu_binary
-from ttmesh.ops.matmul import matmul_engine
+from ttmesh.ops.matmul import matmul_fpu
 from ttmesh.tensor.distribution.allocate import Footprint
 from ttmesh.tensor.spec.kind import kind_of
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
@@ -155,42 +155,42 @@ def mesh_of(shape: tuple[int, int], backend: str, system: str = "t3k") -> Iterat
 
 def run(case: Case, cell: Cell, numerics: str = "ideal") -> None:
     """Run one cell (on the cpu, or where TTMESH_BACKEND says), compare every device with the golden, then run it on meta."""
-    with numerics_mode.numerics(numerics), _watch_engines() as engines:
-        _run_and_compare(case, cell, engines)
+    with numerics_mode.numerics(numerics), _watch_fpus() as fpus:
+        _run_and_compare(case, cell, fpus)
 
 
 @contextmanager
-def _watch_engines() -> Iterator[list[EngineConfig]]:
-    """The settings of every engine that is used inside."""
-    used: list[EngineConfig] = []
-    before = engine.run_in
+def _watch_fpus() -> Iterator[list[FpuConfig]]:
+    """The settings of every FPU that is used inside."""
+    used: list[FpuConfig] = []
+    before = fpu.run_in
 
-    def run_in(chosen: engine.Engine, lane: Callable[..., Any]) -> Callable[..., Any]:
+    def run_in(chosen: fpu.Fpu, lane: Callable[..., Any]) -> Callable[..., Any]:
         used.append(chosen.config)
         return before(chosen, lane)
 
-    engine.run_in = run_in
-    kept = matmul_engine.resolve
+    fpu.run_in = run_in
+    kept = matmul_fpu.resolve
 
-    def resolve(case: Any) -> EngineConfig:
+    def resolve(case: Any) -> FpuConfig:
         used.append(kept(case))
         return used[-1]
 
     own = fpu_binary.resolve
 
-    def resolve_binary(case: Any, op_type: str) -> EngineConfig | None:
+    def resolve_binary(case: Any, op_type: str) -> FpuConfig | None:
         config = own(case, op_type)
         used.extend([] if config is None else [config])
         return config
 
-    matmul_engine.resolve, fpu_binary.resolve = resolve, resolve_binary
+    matmul_fpu.resolve, fpu_binary.resolve = resolve, resolve_binary
     try:
         yield used
     finally:
-        engine.run_in, matmul_engine.resolve, fpu_binary.resolve = before, kept, own
+        fpu.run_in, matmul_fpu.resolve, fpu_binary.resolve = before, kept, own
 
 
-def _run_and_compare(case: Case, cell: Cell, engines: list[EngineConfig]) -> None:
+def _run_and_compare(case: Case, cell: Cell, fpus: list[FpuConfig]) -> None:
     backend = os.environ.get("TTMESH_BACKEND", "cpu")
     devices = cell.mesh[0] * cell.mesh[1]
     per_device = [
@@ -201,7 +201,7 @@ def _run_and_compare(case: Case, cell: Cell, engines: list[EngineConfig]) -> Non
         results = _run(case, cell, mesh, per_device)
         for device in range(devices):
             for got, want in zip(results, expected[device], strict=True):
-                _compare(case, got, want, divmod(device, cell.mesh[1]), engines)
+                _compare(case, got, want, divmod(device, cell.mesh[1]), fpus)
         facts = [(r.spec, r.buffer_address()) for r in results]
         del results
     with mesh_of(cell.mesh, "meta", case.system) as mesh:
@@ -253,17 +253,17 @@ def _run(case: Case, cell: Cell, mesh: MeshDevice, per_device: list[Arguments]) 
     function = families.load()[case.operation].function
     if numerics_mode.current() == numerics_mode.IDEAL:
         return list_tensors(function(*args, **kwargs))
-    with _BesideTheEngine() as watch:
+    with _BesideTheFpu() as watch:
         results = list_tensors(function(*args, **kwargs))
     listed = case.operation in NOT_IN_TABLE or case.operation.endswith("_bw")
-    assert listed or not watch.found, f"{case.name}: {sorted(watch.found)} by torch, and it is in no table of engines"
+    assert listed or not watch.found, f"{case.name}: {sorted(watch.found)} by torch, and it is in no table of FPUs"
     return results
 
 
-class _BesideTheEngine(TorchDispatchMode):
-    """Finds matmuls and sums that torch computes while no engine is in force."""
+class _BesideTheFpu(TorchDispatchMode):
+    """Finds matmuls and sums that torch computes while no FPU is in force."""
 
-    ENGINE_WORK = frozenset({
+    FPU_WORK = frozenset({
         "mm", "bmm", "addmm", "baddbmm", "dot", "mv", "convolution", "mkldnn_convolution", "sum", "mean", "var", "var_mean",
         "std", "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_attention_math", "avg_pool2d",
         "_adaptive_avg_pool2d", "native_layer_norm", "_softmax", "_log_softmax", "linalg_vector_norm", "cumsum",
@@ -278,7 +278,7 @@ class _BesideTheEngine(TorchDispatchMode):
         name = func._overloadpacket.__name__
         floats = all(a.is_floating_point() and not a.is_meta and a.numel() for a in args if isinstance(a, torch.Tensor))
         whole = func is torch.ops.aten.sum.default
-        if name in self.ENGINE_WORK and floats and not whole and engine.active_config() is None:
+        if name in self.FPU_WORK and floats and not whole and fpu.active_config() is None:
             self.found.add(name)
         return func(*args, **(kwargs or {}))
 
@@ -378,8 +378,8 @@ def _golden(case: Case, cell: Cell, arguments: Arguments) -> list[torch.Tensor]:
     return [part.detach() for part in list_tensors]
 
 
-def _engine_error(config: EngineConfig) -> float:
-    """The part of the largest value that an engine may be off: cut operands, and sums rounded to 8 bits."""
+def _fpu_error(config: FpuConfig) -> float:
+    """The part of the largest value that an FPU may be off: cut operands, and sums rounded to 8 bits."""
     cut = 2**-4 if config.fidelity is MathFidelity.LoFi else 2**-6 if config.fidelity is MathFidelity.HiFi2 else 2**-8
     return cut if config.fp32_dest else max(cut, 2**-4)
 
@@ -388,9 +388,7 @@ def _engine_error(config: EngineConfig) -> float:
 WITHOUT_MEANING_IN_TORCH = ("memory_config", "device", "queue_id", "cq_id", "output_tensor")
 
 
-def _compare(
-    case: Case, got: Tensor, want: torch.Tensor, coordinate: Sequence[int], engines: Sequence[EngineConfig]
-) -> None:
+def _compare(case: Case, got: Tensor, want: torch.Tensor, coordinate: Sequence[int], fpus: Sequence[FpuConfig]) -> None:
     values = lane_of(got, coordinate).cpu()
     where = f"{case.name} at {tuple(coordinate)}"
     assert tuple(values.shape) == tuple(want.shape), f"{where}: shape {tuple(values.shape)} != {tuple(want.shape)}"
@@ -402,7 +400,7 @@ def _compare(
         return
     # A float32 result may differ by the order of operations, the others by one rounding to their mantissa.
     part = {DataType.FLOAT32: 1e-4, DataType.BFLOAT16: 2**-7, DataType.BFLOAT8_B: 2**-5}.get(got.dtype, 2**-2)
-    lost = max((_engine_error(config) for config in engines), default=0.0)
+    lost = max((_fpu_error(config) for config in fpus), default=0.0)
     part = max(part, lost)
     finite = want[torch.isfinite(want)]
     atol = (

@@ -11,12 +11,12 @@ from ttmesh.base import settings
 from ttmesh.base.dtypes import BLOCK_FLOATS, Layout, MathFidelity, float32
 from ttmesh.chip.formats import block_float, packing
 from ttmesh.chip.formats.kernels import loader
-from ttmesh.chip.formats.kernels.engine_gemm import multiply
+from ttmesh.chip.formats.kernels.fpu_gemm import multiply
 from ttmesh.chip.formats.kernels.lane_sum import lane_sum
 from ttmesh.chip.formats.tiles import Tile
 from ttmesh.chip.formats.tilize import tilize, untilize
-from ttmesh.chip.numerics.engine_config import EngineConfig
 from ttmesh.chip.numerics.exact_matmul import dest_of_matmul
+from ttmesh.chip.numerics.fpu_config import FpuConfig
 from ttmesh.chip.numerics.fpu_elementwise import add_lanes
 from ttmesh.chip.numerics.realistic_matmul import choose_masks
 
@@ -46,9 +46,9 @@ def results(shape: tuple[int, int], matrices: int) -> list[torch.Tensor]:
         found += [lane_sum(lanes.contiguous(), axes, dtype=out) for axes in ((0,), (1,), (0, 1))]
         found += [lane_sum(lanes, (0,), dtype=out)]
     for values in (wide, plain):
-        found += [dest_of_matmul(values, values.mT, EngineConfig(fp32_dest=fp32)) for fp32 in (False, True)]
-        found += [add_lanes(values, values.flip(-1), EngineConfig(fp32_dest=True, out_dtype=float32))]
-        found += [add_lanes(values.bfloat16(), values.flip(-1).bfloat16(), EngineConfig(), negate=True)]
+        found += [dest_of_matmul(values, values.mT, FpuConfig(fp32_dest=fp32)) for fp32 in (False, True)]
+        found += [add_lanes(values, values.flip(-1), FpuConfig(fp32_dest=True, out_dtype=float32))]
+        found += [add_lanes(values.bfloat16(), values.flip(-1).bfloat16(), FpuConfig(), negate=True)]
     return found
 
 
@@ -56,7 +56,7 @@ def gemms(shape: tuple[int, int], matrices: int) -> list[torch.Tensor]:
     """What the GEMM of cut operands makes of them: float32 sums in an order of its own, the same for any threads."""
     generator = torch.Generator().manual_seed(shape[0] * 1000 + shape[1])
     values = torch.randn(matrices, *shape, generator=generator)
-    forms = [(EngineConfig(fidelity=MathFidelity.HiFi3, fp32_dest=True, out_dtype=float32), None), (EngineConfig(), 32)]
+    forms = [(FpuConfig(fidelity=MathFidelity.HiFi3, fp32_dest=True, out_dtype=float32), None), (FpuConfig(), 32)]
     operands = itertools.product(forms, (values, values.bfloat16()), (values.mT, values.mT.contiguous().bfloat16()))
     return [multiply(a, b, choose_masks(config), block=block, lower=0.02) for (config, block), a, b in operands]
 

@@ -20,7 +20,7 @@ SHAPE = (1, 1, 256, 512)
 
 
 def operate(mesh: ttnn.MeshDevice, values: torch.Tensor) -> None:
-    """One of each: pack, unpack, tilize, untilize, quantise, sums over chips, matmuls and sums as the engine has them."""
+    """One of each: pack, unpack, tilize, untilize, quantise, sums over chips, matmuls and sums as the FPU has them."""
     mapper = ttnn.ShardTensorToMesh(mesh, dim=-1)
     for dtype in (ttnn.bfloat8_b, ttnn.bfloat4_b, ttnn.bfloat16):
         tensor = ttnn.from_torch(values, dtype=dtype, layout=ttnn.TILE_LAYOUT, device=mesh, mesh_mapper=mapper)

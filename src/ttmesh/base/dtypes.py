@@ -114,7 +114,7 @@ DEVICE_STORAGE_TYPE = StorageType.DEVICE
 
 
 class MathFidelity(PrintedEnum):
-    """How many passes the matrix engine spends on a multiplication."""
+    """How many passes the FPU spends on a multiplication."""
 
     LoFi = 0
     HiFi2 = 2

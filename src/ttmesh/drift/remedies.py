@@ -9,7 +9,7 @@ from typing import Any
 
 from ttmesh.base import numerics_mode
 from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, MathFidelity
-from ttmesh.chip.numerics.engine_config import PHASES
+from ttmesh.chip.numerics.fpu_config import PHASES
 from ttmesh.mesh.queue.command_queue import Body
 from ttmesh.ops.configs.compute_config import WormholeComputeKernelConfig
 from ttmesh.tensor.observer import LaunchedProgram
@@ -116,7 +116,7 @@ def _matrix(spec: TensorSpec, transpose: bool) -> tuple[int, int]:
 
 
 def cycles(launch: LaunchedProgram, fidelity: MathFidelity) -> int:
-    """Cycles of the matrix engine on one core, for all tiles of a matmul."""
+    """Cycles of the FPU on one core, for all tiles of a matmul."""
     a, b = (
         _matrix(spec, bool(launch.arguments.get(name))) for spec, name in zip(launch.specs, _TRANSPOSED, strict=False)
     )
@@ -130,7 +130,7 @@ def _tiles(size: int) -> int:
 
 
 def describe_cost(launch: LaunchedProgram, before: MathFidelity, after: MathFidelity, wide: bool) -> str:
-    """What a setting costs, in cycles of the matrix engine and room in its registers."""
+    """What a setting costs, in cycles of the FPU and room in its registers."""
     parts = []
     if is_matmul(launch):
         old, new = cycles(launch, before), cycles(launch, after)

@@ -1,4 +1,4 @@
-"""The compiled matrix engine equals its torch version; blocks of K, partials and formats are what the chip's are."""
+"""The compiled FPU equals its torch version; blocks of K, partials and formats are what the chip's are."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from ttmesh.base import numerics_mode
 from ttmesh.base import settings as options
 from ttmesh.base.dtypes import Arch, DataType, MathFidelity, bfloat4_b, bfloat8_b, bfloat16, float32
-from ttmesh.chip.formats.kernels import engine_matmul, loader
+from ttmesh.chip.formats.kernels import fpu_matmul, loader
 from ttmesh.chip.formats.storage import to_lane
-from ttmesh.chip.numerics import exact_matmul, matrix_engine, realistic_matmul
-from ttmesh.chip.numerics.engine_config import EngineConfig
+from ttmesh.chip.numerics import exact_matmul, fpu_reference, realistic_matmul
+from ttmesh.chip.numerics.fpu_config import FpuConfig
 from ttmesh.chip.numerics.packer import accumulate, pack, to_bfloat16
 from ttmesh.chip.numerics.unpacker import unpack
 
@@ -47,13 +47,13 @@ def test_the_kernel_has_the_bits_of_torch_for_every_spread_of_exponents(
     batch, rows, depth, columns = shape
     for seed, (fidelity, fp32_dest) in enumerate(product(FIDELITIES, (False, True))):
         zeros = 0.4 * (seed % 3 == 0)
-        config = EngineConfig(fidelity=fidelity, fp32_dest=fp32_dest)
+        config = FpuConfig(fidelity=fidelity, fp32_dest=fp32_dest)
         a = _patterns((batch, rows, depth), seed, spread, zeros=zeros)
         b = _patterns((batch, depth, columns), seed + 100, 128 - spread if seed & 2 else spread, zeros=zeros)
-        dest = matrix_engine.multiply(b.mT[:, :1, :32].expand(-1, rows, -1), b[:, :32], config) if seed & 4 else None
+        dest = fpu_reference.multiply(b.mT[:, :1, :32].expand(-1, rows, -1), b[:, :32], config) if seed & 4 else None
 
-        expected = matrix_engine.multiply(a, b, config, dest)
-        found = engine_matmul.multiply(
+        expected = fpu_reference.multiply(a, b, config, dest)
+        found = fpu_matmul.multiply(
             a, b, dest, phases=config.phases, fp32_dest=fp32_dest, fault=config.has_minus_one_fault
         )
 
@@ -66,8 +66,8 @@ def test_operands_may_be_repeated_or_transposed_and_threads_change_nothing(membe
     before = torch.get_num_threads()
     a = torch.randn(96, 48, generator=_generator(1)).mT.expand(3, -1, -1)
     b = torch.randn(3, 130, 96, generator=_generator(2)).mT
-    config = EngineConfig()
-    expected = matrix_engine.multiply(a, b, config)
+    config = FpuConfig()
+    expected = fpu_reference.multiply(a, b, config)
     try:
         torch.set_num_threads(members)
         found = exact_matmul.dest_of_matmul(a, b, config)
@@ -98,14 +98,14 @@ def test_packing_rounds_ties_away_and_has_no_nan_subnormals_or_minus_zero() -> N
 def test_l1_accumulation_adds_blocks_and_computes_the_last_one_on_top() -> None:
     a = torch.rand(32, 256, generator=_generator(3)).bfloat16()
     b = torch.rand(256, 32, generator=_generator(4)).bfloat16()
-    config = EngineConfig(packer_l1_acc=True, k_block=64)
+    config = FpuConfig(packer_l1_acc=True, k_block=64)
     whole = replace(config, k_block=None)
 
     blocks = [
         exact_matmul.dest_of_matmul(a.float()[:, k : k + 64], b.float()[k : k + 64], whole) for k in range(0, 192, 64)
     ]
     held = accumulate(accumulate(blocks[0], blocks[1], bfloat16), blocks[2], bfloat16)
-    last = matrix_engine.multiply(a.float()[None, :, 192:], b.float()[None, 192:], whole, held[None])[0]
+    last = fpu_reference.multiply(a.float()[None, :, 192:], b.float()[None, 192:], whole, held[None])[0]
 
     assert torch.equal(exact_matmul.matmul(a, b, config), last.bfloat16())
     assert not torch.equal(exact_matmul.matmul(a, b, whole), last.bfloat16())
@@ -115,7 +115,7 @@ def test_l1_accumulation_adds_blocks_and_computes_the_last_one_on_top() -> None:
 def test_without_l1_accumulation_blocks_matter_only_where_partials_are_block_floats() -> None:
     a = torch.randn(32, 256, generator=_generator(5)).bfloat16()
     b = torch.randn(256, 32, generator=_generator(6)).bfloat16()
-    blocks, whole = EngineConfig(k_block=64), EngineConfig()
+    blocks, whole = FpuConfig(k_block=64), FpuConfig()
 
     assert torch.equal(exact_matmul.matmul(a, b, blocks), exact_matmul.matmul(a, b, whole))
     in_blocks = exact_matmul.matmul(a, b, replace(blocks, out_dtype=bfloat8_b))
@@ -138,10 +138,10 @@ def test_batches_broadcast_and_meta_tensors_have_shapes_only() -> None:
     b = torch.randn(1, 1, 32, 5, generator=_generator(9)).bfloat16()
 
     for module in (exact_matmul, realistic_matmul):
-        result = module.matmul(a, b, EngineConfig(fp32_dest=True))
+        result = module.matmul(a, b, FpuConfig(fp32_dest=True))
         assert result.shape == (2, 3, 8, 5)
-        assert torch.equal(result[1, 2], module.matmul(a[1, 2], b[0, 0], EngineConfig(fp32_dest=True)))
-        assert module.matmul(a.to("meta"), b.to("meta"), EngineConfig(out_dtype=float32)).dtype == torch.float32
+        assert torch.equal(result[1, 2], module.matmul(a[1, 2], b[0, 0], FpuConfig(fp32_dest=True)))
+        assert module.matmul(a.to("meta"), b.to("meta"), FpuConfig(out_dtype=float32)).dtype == torch.float32
 
 
 DTYPES = st.sampled_from([float32, bfloat16, bfloat8_b, bfloat4_b])
@@ -172,7 +172,7 @@ def test_whole_matmuls_have_the_same_bits_with_and_without_kernels(
     batch, rows, depth, columns = shape
     a = to_lane(_patterns((batch, rows, depth), seed, spread, zeros=0.1), formats[0])
     b = to_lane(_patterns((batch, depth, columns), seed + 1, spread, zeros=0.1), formats[1])
-    config = EngineConfig(arch, fidelity, *destination, block, *formats)
+    config = FpuConfig(arch, fidelity, *destination, block, *formats)
 
     compiled = exact_matmul.matmul(a, b, config)
     options.override("TTMESH_KERNELS", False)
@@ -190,7 +190,7 @@ def test_whole_matmuls_have_the_same_bits_with_and_without_kernels(
 @pytest.mark.parametrize(("follow", "sum_"), [(True, -16.0), (False, -(2.0**-23))], ids=["on", "off"])
 def test_a_sum_of_minus_one_unit_is_wrong_on_wormhole_unless_that_is_switched_off(follow, sum_, monkeypatch):
     monkeypatch.setattr(numerics_mode.state, "minus_one_fault", follow)
-    config = EngineConfig(
+    config = FpuConfig(
         Arch.WORMHOLE_B0, MathFidelity.HiFi4, fp32_dest=True, a_dtype=float32, b_dtype=float32, out_dtype=float32
     )
     a, b = torch.zeros(32, 32), torch.zeros(32, 32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ttmesh.chip.numerics import engine, ideal_matmul
+from ttmesh.chip.numerics import fpu, ideal_matmul
 from ttmesh.ops.lane_functions.gemm import matmul_lanes
 
 SHAPES = {
@@ -16,7 +16,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("shapes", SHAPES.values(), ids=SHAPES)
-@pytest.mark.parametrize("multiply", [lambda a, b: matmul_lanes(a, b, 2), engine.matmul], ids=["lanes", "engine"])
+@pytest.mark.parametrize("multiply", [lambda a, b: matmul_lanes(a, b, 2), fpu.matmul], ids=["lanes", "fpu"])
 def test_a_cpu_without_bfloat16_multiplies_in_float32(shapes, multiply, monkeypatch):
     dtypes = []
 

@@ -10,10 +10,10 @@ import torch
 
 from ttmesh.base import settings
 from ttmesh.base.dtypes import Arch, DataType, MathFidelity, bfloat4_b, bfloat8_b, bfloat16, float32
-from ttmesh.chip.formats.kernels import engine_gemm, loader
+from ttmesh.chip.formats.kernels import fpu_gemm, loader
 from ttmesh.chip.formats.storage import to_lane
 from ttmesh.chip.numerics import exact_matmul, realistic_matmul
-from ttmesh.chip.numerics.engine_config import EngineConfig
+from ttmesh.chip.numerics.fpu_config import FpuConfig
 from ttmesh.chip.numerics.packer import pack, pack_lanes
 
 FIDELITIES = [MathFidelity.LoFi, MathFidelity.HiFi2, MathFidelity.HiFi3, MathFidelity.HiFi4]
@@ -46,7 +46,7 @@ def test_realistic_loses_about_what_exact_loses(
 ) -> None:
     a = draw(64, 2048, generator=_generator(10)).bfloat16()
     b = draw(2048, 96, generator=_generator(11)).bfloat16()
-    config = EngineConfig(Arch.BLACKHOLE, fidelity, fp32_dest, block is not None, k_block=block)
+    config = FpuConfig(Arch.BLACKHOLE, fidelity, fp32_dest, block is not None, k_block=block)
     reference = a.double() @ b.double()
     assert not realistic_matmul.computes_exactly(a, b, config)
 
@@ -61,7 +61,7 @@ def test_realistic_loses_about_what_exact_loses(
 def test_block_float_weights_have_fewer_lower_bits(weights: DataType) -> None:
     a = torch.randn(64, 2048, generator=_generator(14)).bfloat16()
     b = to_lane(torch.randn(2048, 96, generator=_generator(15)), weights)
-    config = EngineConfig(packer_l1_acc=True, k_block=256, b_dtype=weights)
+    config = FpuConfig(packer_l1_acc=True, k_block=256, b_dtype=weights)
     reference = a.double() @ b.double()
 
     exact, realistic = exact_matmul.matmul(a, b, config), realistic_matmul.matmul(a, b, config)
@@ -75,7 +75,7 @@ def test_block_float_weights_have_fewer_lower_bits(weights: DataType) -> None:
 def test_small_matmuls_without_l1_accumulation_are_exact(fidelity: MathFidelity, fp32_dest: bool) -> None:
     a = torch.randn(32, 512, generator=_generator(16)).bfloat16()
     b = torch.randn(512, 64, generator=_generator(17)).bfloat16()
-    config = EngineConfig(fidelity=fidelity, fp32_dest=fp32_dest)
+    config = FpuConfig(fidelity=fidelity, fp32_dest=fp32_dest)
 
     equal = torch.equal(realistic_matmul.matmul(a, b, config), exact_matmul.matmul(a, b, config))
 
@@ -86,7 +86,7 @@ def test_small_matmuls_without_l1_accumulation_are_exact(fidelity: MathFidelity,
 @pytest.mark.parametrize("fidelity", FIDELITIES[1:])
 @pytest.mark.parametrize("fp32_dest", [False, True])
 def test_the_identity_and_small_integers_stay_exact(fidelity: MathFidelity, fp32_dest: bool) -> None:
-    config = EngineConfig(fidelity=fidelity, fp32_dest=fp32_dest, packer_l1_acc=True, k_block=32)
+    config = FpuConfig(fidelity=fidelity, fp32_dest=fp32_dest, packer_l1_acc=True, k_block=32)
     weights = torch.randn(128, 96, generator=_generator(18)).bfloat16()
     ones = torch.ones(40, 128, dtype=torch.bfloat16)
 
@@ -103,7 +103,7 @@ def test_realistic_is_the_same_with_and_without_kernels_but_for_the_order_of_add
     a = torch.randn(2, 41, 330, generator=_generator(12)).bfloat16()
     b = torch.randn(2, 75, 330, generator=_generator(13)).bfloat16().mT
     for fp32_dest in (False, True):
-        config = EngineConfig(fidelity=fidelity, fp32_dest=fp32_dest, packer_l1_acc=block is not None, k_block=block)
+        config = FpuConfig(fidelity=fidelity, fp32_dest=fp32_dest, packer_l1_acc=block is not None, k_block=block)
         compiled = realistic_matmul._dest(a, b, config, torch.matmul, False)
         settings.override("TTMESH_KERNELS", False)
         loader.forget()
@@ -128,14 +128,14 @@ def test_every_shape_layout_and_number_of_threads_gives_the_same(
     batch, rows, depth, columns = shape
     a = torch.randn(batch, depth, rows, generator=_generator(19)).to(dtype).mT
     b = torch.randn(1, columns, depth, generator=_generator(20)).to(dtype).mT.expand(batch, -1, -1)
-    masks = realistic_matmul.choose_masks(EngineConfig(fidelity=MathFidelity.HiFi3, fp32_dest=True, out_dtype=float32))
+    masks = realistic_matmul.choose_masks(FpuConfig(fidelity=MathFidelity.HiFi3, fp32_dest=True, out_dtype=float32))
     before = torch.get_num_threads()
     try:
         found = []
         for threads, right in ((1, b), (3, b.contiguous())):
             torch.set_num_threads(threads)
-            found.append(engine_gemm.multiply(a, right, masks, block=None, lower=0.0))
-            found.append(engine_gemm.multiply(a, right, replace(masks, x_full=0), block=32, lower=0.02))
+            found.append(fpu_gemm.multiply(a, right, masks, block=None, lower=0.0))
+            found.append(fpu_gemm.multiply(a, right, replace(masks, x_full=0), block=32, lower=0.02))
     finally:
         torch.set_num_threads(before)
 

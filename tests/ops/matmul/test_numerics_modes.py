@@ -17,10 +17,10 @@ from ttmesh.base.dtypes import Arch, DataType, Layout, MathFidelity, bfloat4_b, 
 from ttmesh.base.errors import SettingError
 from ttmesh.chip.memory import MemoryMap
 from ttmesh.chip.numerics import exact_matmul
-from ttmesh.chip.numerics.engine_config import EngineConfig
+from ttmesh.chip.numerics.fpu_config import FpuConfig
 from ttmesh.ops.configs.compute_config import WormholeComputeKernelConfig
 from ttmesh.ops.matmul.matmul_blocks import MatmulCase, tiles_per_block
-from ttmesh.ops.matmul.matmul_engine import resolve
+from ttmesh.ops.matmul.matmul_fpu import resolve
 from ttmesh.tensor.calls.launch_op import Case
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, L1_MEMORY_CONFIG, MemoryConfig
 from ttmesh.tensor.spec.shape import Shape
@@ -91,7 +91,7 @@ def _spec(shape: tuple[int, ...], dtype: DataType, memory: MemoryConfig = DRAM_M
     return TensorSpec(Shape(shape), dtype, Layout.TILE, memory_config=memory)
 
 
-def _resolved(a: DataType, b: DataType, out: DataType, arch: Arch = Arch.WORMHOLE_B0, **options: Any) -> EngineConfig:
+def _resolved(a: DataType, b: DataType, out: DataType, arch: Arch = Arch.WORMHOLE_B0, **options: Any) -> FpuConfig:
     specs = [_spec((128, 512), a), _spec((512, 256), b)]
     memory = MemoryMap.of(ttmesh.chip.catalogue.load_system("n150").chip)
     return resolve(Case({}, ("a", "b"), specs, [_spec((128, 256), out)], 2, options, arch, memory))
@@ -253,7 +253,7 @@ def test_batches_transposes_bias_and_activation_follow_the_mode(wormhole: ttnn.M
     for result, expected in ((scores, a @ b.mT), (layer, torch.relu(x @ w + bias))):
         pair = torch.stack([result.double().flatten(), expected.double().flatten()])
         assert 0.999 < float(torch.corrcoef(pair)[0, 1]) < 1
-    config = EngineConfig(packer_l1_acc=True, k_block=32)
+    config = FpuConfig(packer_l1_acc=True, k_block=32)
     if mode == "exact":
         assert torch.equal(scores, exact_matmul.matmul(a.bfloat16(), b.bfloat16().mT, config))
 
@@ -276,7 +276,7 @@ def test_uniform_matmuls_lose_what_they_lose_on_the_chip(wormhole: ttnn.MeshDevi
 # -- element-wise ------------------------------------------------------------------------------------------------------
 
 
-def test_sums_of_bfloat16_round_ties_away_as_the_matrix_engine_does(wormhole: ttnn.MeshDevice) -> None:
+def test_sums_of_bfloat16_round_ties_away_as_the_fpu_does(wormhole: ttnn.MeshDevice) -> None:
     a = _on(wormhole, torch.tensor([[1.0, -1.0, 1.0, 256.0]]))
     b = _on(wormhole, torch.tensor([[2**-8, -(2**-8), 1.0, 2.0]]))
 

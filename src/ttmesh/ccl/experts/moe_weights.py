@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from ttmesh.ccl.experts.expert_modes import MoEActivationFunction
-from ttmesh.chip.numerics import engine
+from ttmesh.chip.numerics import fpu
 
 TILE = 32
 GROUP_TILES = 4  # width of a block: two pairs of gate and up tiles, or four tiles of the output
@@ -106,7 +106,7 @@ def run_expert(
 ) -> torch.Tensor:
     """An expert's feed-forward network on [tokens, hidden]."""
     rows = tokens.float()
-    gate, up = engine.matmul(rows, weights.gate[expert]), engine.matmul(rows, weights.up[expert])
+    gate, up = fpu.matmul(rows, weights.gate[expert]), fpu.matmul(rows, weights.up[expert])
     if weights.biases is not None:
         gate, up = gate + weights.biases[0][expert], up + weights.biases[1][expert]
     if activation is MoEActivationFunction.SWIGLU:
@@ -115,5 +115,5 @@ def run_expert(
     else:
         curve = F.silu(gate) if activation is MoEActivationFunction.SILU else F.gelu(gate, approximate="tanh")
         inner = curve * up
-    out = engine.matmul(inner.bfloat16().float(), weights.down[expert])
+    out = fpu.matmul(inner.bfloat16().float(), weights.down[expert])
     return out if weights.biases is None else out + weights.biases[2][expert]

@@ -11,7 +11,7 @@ from ttmesh.base import numerics_mode
 from ttmesh.base.dtypes import BLOCK_FLOATS, Arch, DataType, PrintedEnum, bfloat16, float32
 from ttmesh.base.errors import MeshError, one_of, suggest_names
 from ttmesh.chip.formats.kernels.lane_sum import lane_sum
-from ttmesh.chip.numerics.engine_config import EngineConfig
+from ttmesh.chip.numerics.fpu_config import FpuConfig
 from ttmesh.chip.numerics.fpu_elementwise import make_adder
 
 
@@ -41,7 +41,7 @@ def chip_adder(dtype: DataType, arch: Arch) -> Add | None:
     """How the chip adds what arrives: each hop by the element-wise unit, packed to the tensor's format; None: ideally."""
     if numerics_mode.current() == numerics_mode.IDEAL or dtype not in FORMATS:
         return None
-    config = EngineConfig(arch, fp32_dest=dtype is float32, a_dtype=dtype, b_dtype=dtype, out_dtype=dtype)
+    config = FpuConfig(arch, fp32_dest=dtype is float32, a_dtype=dtype, b_dtype=dtype, out_dtype=dtype)
     return make_adder(config)
 
 

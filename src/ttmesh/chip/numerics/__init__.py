@@ -1,1 +1,1 @@
-"""The arithmetic of the matrix engine, bit for bit: unpacker, fidelity phases, destination registers, packer."""
+"""The arithmetic of the FPU, bit for bit: unpacker, fidelity phases, destination registers, packer."""

@@ -8,30 +8,30 @@ from types import ModuleType
 import torch
 
 from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, bfloat16, float32
-from ttmesh.chip.formats.kernels import engine_matmul
+from ttmesh.chip.formats.kernels import fpu_matmul
 from ttmesh.chip.formats.kernels.gpu_loader import find_gpu_kernels
 from ttmesh.chip.formats.storage import lane_dtype
-from ttmesh.chip.numerics import matrix_engine
-from ttmesh.chip.numerics.engine_config import EngineConfig
+from ttmesh.chip.numerics import fpu_reference
+from ttmesh.chip.numerics.fpu_config import FpuConfig
 from ttmesh.chip.numerics.packer import add_block, pack, pack_lanes
 from ttmesh.chip.numerics.unpacker import unpack
 
 
-def matmul(a: torch.Tensor, b: torch.Tensor, config: EngineConfig) -> torch.Tensor:
+def matmul(a: torch.Tensor, b: torch.Tensor, config: FpuConfig) -> torch.Tensor:
     """[..., M, K] @ [..., K, N] of lanes, packed to the output format's lanes; batch dims broadcast."""
     if a.is_meta or b.is_meta:
         return torch.matmul(a.float(), b.float()).to(lane_dtype(config.out_dtype))
     return pack_lanes(dest_of_lanes(a, b, config), config.out_dtype)
 
 
-def dest_of_lanes(a: torch.Tensor, b: torch.Tensor, config: EngineConfig) -> torch.Tensor:
+def dest_of_lanes(a: torch.Tensor, b: torch.Tensor, config: FpuConfig) -> torch.Tensor:
     """Destination registers before they are packed."""
     wide_a = unpack(a, config.a_dtype, fp32_dest=config.fp32_dest)
     wide_b = unpack(b, config.b_dtype, fp32_dest=config.fp32_dest)
     return dest_of_matmul(wide_a, wide_b, config)
 
 
-def dest_of_matmul(a: torch.Tensor, b: torch.Tensor, config: EngineConfig) -> torch.Tensor:
+def dest_of_matmul(a: torch.Tensor, b: torch.Tensor, config: FpuConfig) -> torch.Tensor:
     """Destination registers after the last block of unpacked operands."""
     batch = batch_shape(a, b)
     if is_shared(b):  # the same weights for all: rows of one larger matmul
@@ -42,7 +42,7 @@ def dest_of_matmul(a: torch.Tensor, b: torch.Tensor, config: EngineConfig) -> to
     return dest.reshape(*batch, a.shape[-2], b.shape[-1])
 
 
-def multiply_onto(a: torch.Tensor, b: torch.Tensor, dest: torch.Tensor | None, config: EngineConfig) -> torch.Tensor:
+def multiply_onto(a: torch.Tensor, b: torch.Tensor, dest: torch.Tensor | None, config: FpuConfig) -> torch.Tensor:
     """Destination registers after one block of unpacked [..., M, K] @ [..., K, N] on top of what they held."""
     lead = a.shape[:-2]
     left, right = a.reshape(-1, *a.shape[-2:]), b.reshape(-1, *b.shape[-2:])
@@ -69,19 +69,19 @@ def three_dims(values: torch.Tensor, batch: torch.Size) -> torch.Tensor:
     return values.expand(*batch, *values.shape[-2:]).reshape(-1, *values.shape[-2:])
 
 
-def partial_dtype(config: EngineConfig) -> DataType:
+def partial_dtype(config: FpuConfig) -> DataType:
     """The format in which blocks leave their sums in L1."""
     if config.fp32_dest:
         return float32
     return bfloat16 if config.packer_l1_acc else config.out_dtype
 
 
-def accumulates_in_l1(config: EngineConfig, blocks: int) -> bool:
+def accumulates_in_l1(config: FpuConfig, blocks: int) -> bool:
     """Whether the packer adds blocks up in L1: with two there is one partial, which is reloaded."""
     return config.packer_l1_acc and blocks > 2
 
 
-def _blocks(a: torch.Tensor, b: torch.Tensor, config: EngineConfig) -> torch.Tensor:
+def _blocks(a: torch.Tensor, b: torch.Tensor, config: FpuConfig) -> torch.Tensor:
     starts = config.block_starts(a.shape[-1])
     size = config.k_block or a.shape[-1]
     blocks = [(a[..., k : k + size], b[..., k : k + size, :]) for k in starts]
@@ -102,18 +102,18 @@ def _blocks(a: torch.Tensor, b: torch.Tensor, config: EngineConfig) -> torch.Ten
     return dest
 
 
-def _multiply(a: torch.Tensor, b: torch.Tensor, config: EngineConfig, dest: torch.Tensor | None = None) -> torch.Tensor:
-    if engine_matmul.supports(a):
+def _multiply(a: torch.Tensor, b: torch.Tensor, config: FpuConfig, dest: torch.Tensor | None = None) -> torch.Tensor:
+    if fpu_matmul.supports(a):
         fault = config.has_minus_one_fault
-        return engine_matmul.multiply(a, b, dest, phases=config.phases, fp32_dest=config.fp32_dest, fault=fault)
+        return fpu_matmul.multiply(a, b, dest, phases=config.phases, fp32_dest=config.fp32_dest, fault=fault)
     if (kernels := _gpu_kernels(a, b)) is not None:
         return _on_gpu(kernels, a, b, config, dest)
-    return matrix_engine.multiply(a, b, config, dest)
+    return fpu_reference.multiply(a, b, config, dest)
 
 
 def _gpu_kernels(a: torch.Tensor, b: torch.Tensor) -> ModuleType | None:
     """The Triton kernels, where there are some and every exponent is in their range."""
-    kernels = find_gpu_kernels("gpu_engine_matmul") if a.is_cuda else None
+    kernels = find_gpu_kernels("gpu_fpu_matmul") if a.is_cuda else None
     return kernels if kernels is not None and kernels.supports(a, b) else None
 
 
@@ -121,7 +121,7 @@ def _on_gpu(
     kernels: ModuleType,
     a: torch.Tensor,
     b: torch.Tensor,
-    config: EngineConfig,
+    config: FpuConfig,
     dest: torch.Tensor | None,
     *,
     block: int | None = None,

@@ -1,4 +1,4 @@
-"""Float32 patterns as sign, exponent and fraction, and the engine's two roundings of a shift."""
+"""Float32 patterns as sign, exponent and fraction, and the FPU's two roundings of a shift."""
 
 from __future__ import annotations
 

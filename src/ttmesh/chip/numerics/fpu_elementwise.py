@@ -1,4 +1,4 @@
-"""Element-wise multiply, add and subtract of the matrix engine; a in SrcA, b in SrcB."""
+"""Element-wise multiply, add and subtract of the FPU; a in SrcA, b in SrcB."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 import torch
 
 from ttmesh.base.dtypes import bfloat16
-from ttmesh.chip.formats.kernels import engine_elements
+from ttmesh.chip.formats.kernels import fpu_elements
 from ttmesh.chip.formats.kernels.gpu_loader import find_gpu_kernels
 from ttmesh.chip.formats.storage import lane_dtype
-from ttmesh.chip.numerics.engine_config import EngineConfig
 from ttmesh.chip.numerics.float_bits import BIAS, NOTHING, compose, fields, shift_away
-from ttmesh.chip.numerics.matrix_engine import phase_exponent, src_a_part, src_b_part, write_dest
+from ttmesh.chip.numerics.fpu_config import FpuConfig
+from ttmesh.chip.numerics.fpu_reference import phase_exponent, src_a_part, src_b_part, write_dest
 from ttmesh.chip.numerics.packer import pack
 from ttmesh.chip.numerics.unpacker import unpack
 
 
-def multiply_elements(a: torch.Tensor, b: torch.Tensor, config: EngineConfig) -> torch.Tensor:
+def multiply_elements(a: torch.Tensor, b: torch.Tensor, config: FpuConfig) -> torch.Tensor:
     """Destination registers of a * b, phase by phase: each phase rounds."""
     a, b = torch.broadcast_tensors(a, b)  # type: ignore[no-untyped-call]
     dest = torch.zeros_like(a)
@@ -32,7 +32,7 @@ def multiply_elements(a: torch.Tensor, b: torch.Tensor, config: EngineConfig) ->
     return dest
 
 
-def add_elements(a: torch.Tensor, b: torch.Tensor, config: EngineConfig, *, negate: bool = False) -> torch.Tensor:
+def add_elements(a: torch.Tensor, b: torch.Tensor, config: FpuConfig, *, negate: bool = False) -> torch.Tensor:
     """Destination registers of a + b, or a - b: the smaller operand is aligned at 11 bits, the sum rounded once."""
     a, b = torch.broadcast_tensors(a, b)  # type: ignore[no-untyped-call]
     a_term, a_exponent = _term(a)
@@ -43,11 +43,11 @@ def add_elements(a: torch.Tensor, b: torch.Tensor, config: EngineConfig, *, nega
     return compose(total << 13, common, 24 if config.fp32_dest else 8)
 
 
-def add_lanes(a: torch.Tensor, b: torch.Tensor, config: EngineConfig, *, negate: bool = False) -> torch.Tensor:
+def add_lanes(a: torch.Tensor, b: torch.Tensor, config: FpuConfig, *, negate: bool = False) -> torch.Tensor:
     """a + b or a - b of lanes, packed to the output format's lanes."""
     a, b = torch.broadcast_tensors(a, b)  # type: ignore[no-untyped-call]
     half = not config.fp32_dest and a.dtype is b.dtype is torch.bfloat16
-    kernels: Any = engine_elements if engine_elements.supports(a) else _gpu_kernels(a)
+    kernels: Any = fpu_elements if fpu_elements.supports(a) else _gpu_kernels(a)
     if kernels is not None and half:
         dest: torch.Tensor = kernels.add(a, b, negate=negate)
         return dest if config.out_dtype is bfloat16 else pack(dest.float(), config.out_dtype).bfloat16()
@@ -60,18 +60,18 @@ def add_lanes(a: torch.Tensor, b: torch.Tensor, config: EngineConfig, *, negate:
     return pack(dest, config.out_dtype).to(lane_dtype(config.out_dtype))
 
 
-def make_adder(config: EngineConfig, *, negate: bool = False) -> engine_elements.Add:
+def make_adder(config: FpuConfig, *, negate: bool = False) -> fpu_elements.Add:
     """add_lanes of one configuration, for calls that are repeated."""
 
     def add(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return add_lanes(a, b, config, negate=negate)
 
     half = not config.fp32_dest and config.out_dtype is bfloat16
-    return engine_elements.make_small_adder(add, negate=negate) if half else add
+    return fpu_elements.make_small_adder(add, negate=negate) if half else add
 
 
 def _gpu_kernels(values: torch.Tensor) -> ModuleType | None:
-    return find_gpu_kernels("gpu_engine_elements") if values.is_cuda else None
+    return find_gpu_kernels("gpu_fpu_elements") if values.is_cuda else None
 
 
 def _term(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

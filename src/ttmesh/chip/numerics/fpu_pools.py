@@ -1,20 +1,20 @@
-"""Reductions of the matrix engine over the rows of tiles: sums (GAPOOL) and maxima (GMPOOL)."""
+"""Reductions of the FPU over the rows of tiles: sums (GAPOOL) and maxima (GMPOOL)."""
 
 from __future__ import annotations
 
 import torch
 
-from ttmesh.chip.numerics.engine_config import EngineConfig
 from ttmesh.chip.numerics.exact_matmul import dest_of_matmul
+from ttmesh.chip.numerics.fpu_config import FpuConfig
 
 
-def sum_rows(values: torch.Tensor, config: EngineConfig, scaler: float = 1.0) -> torch.Tensor:
+def sum_rows(values: torch.Tensor, config: FpuConfig, scaler: float = 1.0) -> torch.Tensor:
     """Destination registers of the sums over dim -2 of [..., H, W], kept: data in SrcA, the scaler in SrcB."""
     ones = torch.full((*values.shape[:-2], 1, values.shape[-2]), scaler, device=values.device)
     return dest_of_matmul(ones, values, config)
 
 
-def sum_columns(values: torch.Tensor, config: EngineConfig, scaler: float = 1.0) -> torch.Tensor:
+def sum_columns(values: torch.Tensor, config: FpuConfig, scaler: float = 1.0) -> torch.Tensor:
     """Destination registers of the sums over dim -1 of [..., H, W], kept: data in SrcB, the scaler in SrcA."""
     ones = torch.full((*values.shape[:-2], values.shape[-1], 1), scaler, device=values.device)
     return dest_of_matmul(values, ones, config)

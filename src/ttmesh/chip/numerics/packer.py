@@ -6,7 +6,7 @@ import torch
 
 from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, bfloat8_b, bfloat16, float32
 from ttmesh.chip.formats.block_float import quantise
-from ttmesh.chip.formats.kernels import engine_gemm, engine_matmul
+from ttmesh.chip.formats.kernels import fpu_gemm, fpu_matmul
 from ttmesh.chip.formats.kernels.gpu_loader import find_gpu_kernels
 from ttmesh.chip.formats.storage import lane_dtype
 from ttmesh.chip.numerics.float_bits import fields, shift_up
@@ -42,9 +42,9 @@ def pack_lanes(values: torch.Tensor, dtype: DataType) -> torch.Tensor:
         return values
     wide = values.float()
     if dtype is bfloat16:
-        if engine_gemm.supports(wide):
-            return engine_gemm.pack_bfloat16(wide)
-        if wide.is_cuda and (kernels := find_gpu_kernels("gpu_engine_gemm")) is not None:
+        if fpu_gemm.supports(wide):
+            return fpu_gemm.pack_bfloat16(wide)
+        if wide.is_cuda and (kernels := find_gpu_kernels("gpu_fpu_gemm")) is not None:
             packed: torch.Tensor = kernels.pack_bfloat16(wide)
             return packed
     return pack(wide, dtype).to(lane_dtype(dtype))
@@ -91,9 +91,9 @@ def accumulate(held: torch.Tensor, packed: torch.Tensor, dtype: DataType) -> tor
 
 def add_block(held: torch.Tensor | None, dest: torch.Tensor, dtype: DataType) -> torch.Tensor:
     """A block's registers packed and added to what L1 holds, which is changed in place if a kernel is available."""
-    if dtype is bfloat16 and engine_matmul.supports(dest):
+    if dtype is bfloat16 and fpu_matmul.supports(dest):
         target = torch.empty_like(dest, memory_format=torch.contiguous_format) if held is None else held
-        engine_matmul.accumulate_block(target, dest.contiguous(), first=held is None)
+        fpu_matmul.accumulate_block(target, dest.contiguous(), first=held is None)
         return target
     packed = pack(dest, dtype)
     return packed if held is None else accumulate(held, packed, dtype)

@@ -15,12 +15,12 @@ import torch
 from torch.nn.functional import pad
 
 from ttmesh.base.dtypes import DataType, MathFidelity, bfloat4_b, bfloat8_b, bfloat16, float32
-from ttmesh.chip.formats.kernels import engine_gemm, engine_matmul
-from ttmesh.chip.formats.kernels.engine_gemm import OperandMasks
+from ttmesh.chip.formats.kernels import fpu_gemm, fpu_matmul
+from ttmesh.chip.formats.kernels.fpu_gemm import OperandMasks
 from ttmesh.chip.formats.kernels.gpu_loader import find_gpu_kernels
 from ttmesh.chip.numerics import exact_matmul
-from ttmesh.chip.numerics.engine_config import EngineConfig
 from ttmesh.chip.numerics.exact_matmul import batch_shape
+from ttmesh.chip.numerics.fpu_config import FpuConfig
 from ttmesh.chip.numerics.packer import add_block, pack_lanes
 from ttmesh.chip.numerics.unpacker import BF16_MASK
 
@@ -36,14 +36,14 @@ _LOWER_SHARE = 0.02
 Gemm = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-def matmul(a: torch.Tensor, b: torch.Tensor, config: EngineConfig, *, gemm: Gemm = torch.matmul) -> torch.Tensor:
+def matmul(a: torch.Tensor, b: torch.Tensor, config: FpuConfig, *, gemm: Gemm = torch.matmul) -> torch.Tensor:
     """[..., M, K] @ [..., K, N] of lanes, packed to the output format's lanes; batch dims broadcast."""
     packed = config.out_dtype is bfloat16  # then a GPU's kernel writes what the packer would
     return pack_lanes(dest_of_lanes(a, b, config, gemm=gemm, packed=packed), config.out_dtype)
 
 
 def dest_of_lanes(
-    a: torch.Tensor, b: torch.Tensor, config: EngineConfig, *, gemm: Gemm, packed: bool = False
+    a: torch.Tensor, b: torch.Tensor, config: FpuConfig, *, gemm: Gemm, packed: bool = False
 ) -> torch.Tensor:
     """Destination registers before they are packed, in float32; or `packed` to bfloat16 where a kernel does both."""
     if a.is_meta or b.is_meta:
@@ -58,24 +58,24 @@ def dest_of_lanes(
     return dest.reshape(*batch, a.shape[-2], b.shape[-1])
 
 
-def computes_exactly(a: torch.Tensor, b: torch.Tensor, config: EngineConfig) -> bool:
+def computes_exactly(a: torch.Tensor, b: torch.Tensor, config: FpuConfig) -> bool:
     """Whether a call takes the exact kernel: 16-bit destination, no sums in L1, and not too large."""
     blocks = len(config.block_starts(a.shape[-1]))
     if config.fp32_dest or exact_matmul.accumulates_in_l1(config, blocks):
         return False
     batch = batch_shape(a, b).numel()
-    return batch * a.shape[-2] * a.shape[-1] * b.shape[-1] <= EXACT_PRODUCTS and engine_matmul.supports(a)
+    return batch * a.shape[-2] * a.shape[-1] * b.shape[-1] <= EXACT_PRODUCTS and fpu_matmul.supports(a)
 
 
-def _dest(a: torch.Tensor, b: torch.Tensor, config: EngineConfig, gemm: Gemm, packed: bool) -> torch.Tensor:
+def _dest(a: torch.Tensor, b: torch.Tensor, config: FpuConfig, gemm: Gemm, packed: bool) -> torch.Tensor:
     """[n, M, K] @ [n, K, N] in one of the two destinations."""
     masks = choose_masks(config)
     block = None if config.fp32_dest else l1_block(config, a.shape[-1])
     lower = lower_share(config)
-    if engine_gemm.supports(a, b):
-        return engine_gemm.multiply(a, b, masks, block=block, lower=lower)
+    if fpu_gemm.supports(a, b):
+        return fpu_gemm.multiply(a, b, masks, block=block, lower=lower)
     halves = a.dtype is b.dtype is torch.bfloat16
-    kernels = find_gpu_kernels("gpu_engine_gemm") if a.is_cuda and (halves or block is not None) else None
+    kernels = find_gpu_kernels("gpu_fpu_gemm") if a.is_cuda and (halves or block is not None) else None
     if kernels is not None:
         return _on_gpu(kernels, a, b, masks, block, lower, packed)
     operands = _mask_operands(a.float(), b.float(), masks)
@@ -109,7 +109,7 @@ def _on_gpu(
     return dest
 
 
-def choose_masks(config: EngineConfig) -> OperandMasks:
+def choose_masks(config: FpuConfig) -> OperandMasks:
     """The bits of both operands that the fidelity's phases multiply.
 
     HiFi3 lacks lower bits times lower bits, 1 / 16,000 of a sum: only a float32 result shows it, and takes two products.
@@ -126,14 +126,14 @@ def choose_masks(config: EngineConfig) -> OperandMasks:
     return OperandMasks(_A_FULL & a_unpacked, _B_FULL & b_unpacked)
 
 
-def l1_block(config: EngineConfig, depth: int) -> int:
+def l1_block(config: FpuConfig, depth: int) -> int:
     """Elements of K that are added up in L1 with a 16-bit destination; where partials are reloaded, all of K."""
     whole = max(TILE, -(-depth // TILE) * TILE)
     in_l1 = exact_matmul.accumulates_in_l1(config, len(config.block_starts(depth)))
     return min(whole, -(-(config.k_block or whole) // TILE) * TILE) if in_l1 else whole
 
 
-def lower_share(config: EngineConfig) -> float:
+def lower_share(config: FpuConfig) -> float:
     """The share of a sum that the weights' lower bits bring, where they are written on their own."""
     if config.fp32_dest or config.fidelity is MathFidelity.LoFi:
         return 0.0

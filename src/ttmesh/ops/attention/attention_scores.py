@@ -6,8 +6,8 @@ import torch
 from torch import Tensor as Lanes
 from torch.nn import functional as F
 
-from ttmesh.chip.numerics import engine
-from ttmesh.ops.attention.engine_attention import attend_on_engine
+from ttmesh.chip.numerics import fpu
+from ttmesh.ops.attention.fpu_attention import attend_on_fpu
 from ttmesh.ops.lane_functions.lane_broadcast import common_mesh_dims, flatten_lanes
 
 NEVER = float("-inf")
@@ -30,9 +30,9 @@ def attend(
     dtype = q.dtype if q.dtype is k.dtype is v.dtype else torch.float32
     q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     k, v = (x if x.shape[1] == q.shape[1] else x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
-    if engine.is_emulated(q, k, v):
+    if fpu.is_emulated(q, k, v):
         factor = scale if scale is not None else q.shape[-1] ** -0.5
-        return attend_on_engine(q, k, v, scale=factor, mask=mask, causal=causal, sink=sink)
+        return attend_on_fpu(q, k, v, scale=factor, mask=mask, causal=causal, sink=sink)
     if sink is None:
         mask = None if mask is None else mask.to(dtype)
         if q.is_cuda:  # cuDNN derives the result's strides from its operands' and refuses some of them

@@ -10,7 +10,7 @@ from torch import Tensor as Lanes
 from ttmesh.base.dtypes import Arch, DataType, Layout
 from ttmesh.base.errors import require
 from ttmesh.mesh.ranks.rank_block import RankBlock
-from ttmesh.ops.attention.engine_attention import multiply_by_row
+from ttmesh.ops.attention.fpu_attention import multiply_by_row
 from ttmesh.ops.attention.sequence_shards import Stripes, find_row_positions, find_sequence_ranks, mesh_of
 from ttmesh.ops.catalogue.checks import require_dtype, require_interleaved, require_layout
 from ttmesh.ops.catalogue.definition import composite, device_operation

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import require
-from ttmesh.chip.numerics import engine
+from ttmesh.chip.numerics import fpu
 from ttmesh.ops.catalogue.checks import require_dtype
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
@@ -75,7 +75,7 @@ def multi_scale_deformable_attn(value: Lanes, grid: Lanes, attn: Lanes, align_co
 
 def _weigh_points(points: Lanes, weights: Lanes) -> Lanes:
     """[N, depth, queries, points] summed with weights [N, queries, points]: [N, queries, depth]."""
-    if not engine.is_emulated(points, weights):
+    if not fpu.is_emulated(points, weights):
         return torch.einsum("ndqp,nqp->nqd", points, weights)
-    rows = engine.matmul(weights.unsqueeze(-2), engine.keep(points.movedim(1, -1)))
+    rows = fpu.matmul(weights.unsqueeze(-2), fpu.keep(points.movedim(1, -1)))
     return rows.squeeze(-2)

@@ -11,7 +11,7 @@ from torch import Tensor as Lanes
 
 from ttmesh.base.dtypes import Arch, DataType, Layout
 from ttmesh.base.errors import require
-from ttmesh.chip.numerics import engine
+from ttmesh.chip.numerics import fpu
 from ttmesh.mesh.ranks.rank_block import RankBlock
 from ttmesh.ops.attention.sequence_shards import Stripes, find_row_positions, find_sequence_ranks, mesh_of
 from ttmesh.ops.catalogue.checks import require_dtype, require_interleaved, require_layout
@@ -224,7 +224,7 @@ def _score(
     for group in range(num_groups):
         total_scores: Lanes | None = None
         for head in range(group * heads_per_group, (group + 1) * heads_per_group):
-            head_scores = engine.matmul(heads[..., head, :, :], keys.mT)
+            head_scores = fpu.matmul(heads[..., head, :, :], keys.mT)
             if weights is not None:
                 head_scores = head_scores.relu_() * weights.squeeze(lane_axes)[..., head, :, :].float()
             total_scores = head_scores if total_scores is None else total_scores.add_(head_scores)

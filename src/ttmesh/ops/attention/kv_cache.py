@@ -9,7 +9,7 @@ from torch import Tensor as Lanes
 
 from ttmesh.base.dtypes import DataType, Layout, TensorMemoryLayout
 from ttmesh.base.errors import ShapeError, require
-from ttmesh.chip.numerics.engine import write_packed
+from ttmesh.chip.numerics.fpu import write_packed
 from ttmesh.ops.catalogue.checks import require_dtype, require_layout
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.device_programs import like_written

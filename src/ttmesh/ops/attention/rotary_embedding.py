@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from ttmesh.base.dtypes import DataType
 from ttmesh.chip.formats.kernels.gpu_loader import find_gpu_kernels
-from ttmesh.chip.numerics import engine
+from ttmesh.chip.numerics import fpu
 from ttmesh.ops.attention.rope_rules import check_fused, check_llama, check_rotary
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.goldens import rope as goldens
@@ -74,13 +74,13 @@ def _multiply_by_tile(x: Lanes, trans_mat: Lanes) -> Lanes:
     matrix = trans_mat[..., :1, :TILE, :TILE].float()  # repeated for every user in shards
     column_blocks = torch.unflatten(x.float(), -1, (-1, TILE))
     matrix = matrix.unsqueeze(-3) if matrix.dim() < column_blocks.dim() else matrix
-    return engine.matmul(column_blocks, matrix, k_block=TILE).flatten(-2)
+    return fpu.matmul(column_blocks, matrix, k_block=TILE).flatten(-2)
 
 
 def apply_pair_rotary(x: Lanes, cos: Lanes, sin: Lanes, trans_mat: Lanes) -> Lanes:
     """x·cos + (x·T)·sin in float32."""
-    rotated = engine.keep(_multiply_by_tile(x, trans_mat))
-    return engine.add(engine.multiply(x.float(), cos.float()), engine.multiply(rotated, sin.float()))
+    rotated = fpu.keep(_multiply_by_tile(x, trans_mat))
+    return fpu.add(fpu.multiply(x.float(), cos.float()), fpu.multiply(rotated, sin.float()))
 
 
 def _match_rows(table: Lanes, rows: int) -> Lanes:

@@ -12,7 +12,7 @@ from ttmesh.base.dtypes import DataType, Layout, TensorMemoryLayout
 from ttmesh.base.errors import MeshError, ShapeError, require
 from ttmesh.chip.formats.kernels.gpu_loader import find_gpu_kernels
 from ttmesh.chip.formats.tiles import tile_bytes
-from ttmesh.chip.numerics import engine
+from ttmesh.chip.numerics import fpu
 from ttmesh.ops.attention.attention_scores import attend_decode, gather_pages, make_additive_mask
 from ttmesh.ops.attention.paged_cache_update import make_positions, to_signed_positions
 from ttmesh.ops.attention.sdpa_prefill import BFLOAT16_TILE, TILE, attention_spec, check_geometry, view_paged
@@ -221,7 +221,7 @@ def attend_cached(
 ) -> Lanes:
     """Decode attention; positions [*mesh, users] (None: no causality), mask [*mesh, users, 1, heads, keys]."""
     factor = scale if scale is not None else q.shape[-1] ** -0.5
-    kernels = find_gpu_kernels("gpu_decoding") if q.is_cuda and not engine.is_emulated(q, k, v) else None
+    kernels = find_gpu_kernels("gpu_decoding") if q.is_cuda and not fpu.is_emulated(q, k, v) else None
     plain = positions is not None and all(option is None for option in (mask, sink, modulo))
     if kernels is not None and plain and kernels.can_attend(q, k, v, table):
         result: Lanes = kernels.attend_decode(q, k, v, positions, table, factor, window)

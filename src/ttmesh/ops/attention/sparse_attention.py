@@ -9,7 +9,7 @@ from ttmesh.base.dtypes import Arch, DataType, Layout, PrintedEnum
 from ttmesh.base.errors import MeshError, NotEmulatedError, ShapeError
 from ttmesh.mesh.ranks.rank_block import RankBlock
 from ttmesh.ops.attention.attention_scores import attend_prefill
-from ttmesh.ops.attention.engine_attention import multiply_by_row
+from ttmesh.ops.attention.fpu_attention import multiply_by_row
 from ttmesh.ops.attention.sdpa_prefill import attend_chunk, attention_spec, prefill_scratch
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred

@@ -19,7 +19,7 @@ from typing import Any
 from ttmesh.base.errors import MeshError, NotEmulatedError
 from ttmesh.base.signals import signals
 from ttmesh.ops.catalogue.elementwise_compositions import check_composition, composition_stages
-from ttmesh.ops.catalogue.engine_defaults import EngineRule, engine_rules
+from ttmesh.ops.catalogue.fpu_defaults import FpuRule, fpu_rules
 from ttmesh.ops.catalogue.input_rules import check_inputs
 from ttmesh.ops.catalogue.op_function import NO_NAMES, select_arguments
 from ttmesh.ops.catalogue.op_function import Golden as Golden
@@ -76,7 +76,7 @@ def device_operation(
     recheck: bool | Callable[[Arguments], bool] = False,
     alias: Callable[[Call], Sequence[int] | None] | None = None,
     min_rank: int = 0,
-    engine: EngineRule | None = None,
+    fpu: FpuRule | None = None,
 ) -> Callable[[Callable[..., Any]], DeviceOperation]:
     """Make a lane function callable on tensors, by keywords, without entering it into the catalogue.
 
@@ -104,7 +104,7 @@ def device_operation(
             recheck=recheck,
             alias=alias,
             min_rank=min_rank,
-            engine=engine or engine_rules.get(name),
+            fpu=fpu or fpu_rules.get(name),
             lane_arguments=frozenset(list_parameters(lane) if takes is None else takes),
         )
         return DeviceOperation(operation)
@@ -133,7 +133,7 @@ def op(
     recheck: bool | Callable[[Arguments], bool] = False,
     alias: Callable[[Call], Sequence[int] | None] | None = None,
     min_rank: int = 0,
-    engine: EngineRule | None = None,
+    fpu: FpuRule | None = None,
     hands_back: str | None = None,
     shares_result: bool = False,
 ) -> Callable[[Callable[..., Any]], OpFunction]:
@@ -148,7 +148,7 @@ def op(
     make = device_operation(
         name, out=out, check=check, topology=topology, runtime=runtime, programs=programs, scratch=scratch,
         writes=writes, outputs=outputs, host=host, in_place=in_place, specialise=specialise, takes=takes, recheck=recheck,
-        stages=stages, alias=alias, min_rank=min_rank, engine=engine,
+        stages=stages, alias=alias, min_rank=min_rank, fpu=fpu,
     )  # fmt: skip
 
     def decorate(lane: Callable[..., Any]) -> OpFunction:

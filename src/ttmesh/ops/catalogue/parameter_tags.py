@@ -34,7 +34,7 @@ PRECISION = (
 )
 
 FIDELITY = _no_effect(
-    "math_fidelity, fp32_dest_acc_en and packer_l1_acc choose how many bits the matrix engine keeps on the way. Operations "
+    "math_fidelity, fp32_dest_acc_en and packer_l1_acc choose how many bits the FPU keeps on the way. Operations "
     "that use it follow them where TTMESH_NUMERICS is realistic (the default) or exact (docs/numerics.md lists every one); "
     "in ideal, and in functions of the vector unit, results are accumulated in float32 and rounded once. math_approx_mode "
     "and dst_full_sync_en change no value here."

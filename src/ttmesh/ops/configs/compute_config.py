@@ -1,6 +1,6 @@
 """How a program computes on a chip: fidelity, accumulation, approximation.
 
-Operations of the matrix engine follow it where TTMESH_NUMERICS is realistic or exact (docs/numerics.md). In ideal it is kept
+Operations of the FPU follow it where TTMESH_NUMERICS is realistic or exact (docs/numerics.md). In ideal it is kept
 and compared: results accumulate in float32 and round once, which is HiFi4 with fp32_dest_acc_en, the best a chip does.
 `fp32_dest_acc_en` and `packer_l1_acc` do change how much L1 a product's circular buffers take.
 """
@@ -13,7 +13,7 @@ from ttmesh.base.dtypes import Arch, MathFidelity, PrintedEnum
 
 
 class ThrottleLevel(PrintedEnum):
-    """How much the matrix engine is slowed down to save power."""
+    """How much the FPU is slowed down to save power."""
 
     NO_THROTTLE = 0
     LEVEL_1 = 1

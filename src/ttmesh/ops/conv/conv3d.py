@@ -11,14 +11,14 @@ from torch.nn import functional as F
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import MeshError, one_of, require
-from ttmesh.chip.numerics import engine
+from ttmesh.chip.numerics import fpu
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.configs.conv_config import Conv3dConfig
 from ttmesh.ops.conv.conv_weights import TILE, define_rearrangement, prepare_on_host
 from ttmesh.ops.goldens import convolution as goldens
-from ttmesh.ops.lane_functions.engine_windows import convolve_on_engine
+from ttmesh.ops.lane_functions.fpu_windows import convolve_on_fpu
 from ttmesh.ops.lane_functions.lane_broadcast import common_mesh_dims
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig
@@ -204,7 +204,7 @@ def _convolve(
     out = out.movedim(lane_axes + 1, -1)
     if bias is not None:
         row = bias.float().reshape(*bias.shape[:lane_axes], 1, 1, 1, 1, -1)[..., :out_channels]
-        out = engine.add(engine.keep(out), row)
+        out = fpu.add(fpu.keep(out), row)
     pad_h, pad_w = output_pad
     return F.pad(out, (0, 0, pad_w, pad_w, pad_h, pad_h)) if pad_h or pad_w else out
 
@@ -213,8 +213,8 @@ def _slide(images: Lanes, filters: Lanes, stride: Size3d, padding: Size3d, dilat
     def ideal(x: Lanes, w: Lanes) -> Lanes:
         return F.conv3d(x, w, None, stride, padding, dilation, groups)
 
-    if engine.is_emulated(images, filters):
-        return convolve_on_engine(images, filters, stride, padding, dilation, groups, ideal)
+    if fpu.is_emulated(images, filters):
+        return convolve_on_fpu(images, filters, stride, padding, dilation, groups, ideal)
     return ideal(images, filters)
 
 

@@ -35,7 +35,7 @@ def matrix_shape(out_channels: int, in_channels: int, kernel: tuple[int, int]) -
 def to_matrix(weight: Lanes, groups: int) -> Lanes:
     """[*mesh, out, in / groups, h, w] → [*mesh, 1, 1, taps, out], zeros between groups and after the channels."""
     out, per_group, height, width = weight.shape[-4:]
-    if groups > 1:  # TT-NN's matrix engine has no groups: it multiplies by zeros
+    if groups > 1:  # TT-NN's FPU has no groups: it multiplies by zeros
         dense = weight.new_zeros(*weight.shape[:-4], groups, out // groups, groups, per_group, height, width)
         index = torch.arange(groups, device=weight.device)
         dense.movedim(-4, 0).movedim(-5, 1)[index, index] = torch.unflatten(weight, -4, (groups, -1)).movedim(-5, 0)

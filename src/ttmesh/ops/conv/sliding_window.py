@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from ttmesh.base.cores import CoreCoord
 from ttmesh.base.dtypes import BLOCK_FLOATS, BufferType, DataType, Layout
 from ttmesh.base.errors import MeshError, ShapeError
-from ttmesh.chip.numerics import engine
+from ttmesh.chip.numerics import fpu
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.ops.catalogue.definition import device_operation
 from ttmesh.ops.catalogue.spec_rules import Inferred
@@ -38,7 +38,7 @@ from ttmesh.ops.conv.conv_sharding import (
     make_parallel_config,
     read_parallel_config,
 )
-from ttmesh.ops.lane_functions.engine_windows import convolve_on_engine
+from ttmesh.ops.lane_functions.fpu_windows import convolve_on_fpu
 from ttmesh.ops.lane_functions.lane_broadcast import common_mesh_dims
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
@@ -122,7 +122,7 @@ def _convolve(
         rows = torch.unflatten(out, 1, (lanes, -1)).movedim(1, 0).movedim(2, -1).flatten(1, -2)
         rows = rows.reshape(*dims, *rows.shape[1:])
     if bias is not None:
-        rows = engine.add(engine.keep(rows), bias.flatten(lane_axes)[..., None, :out_channels].float())
+        rows = fpu.add(fpu.keep(rows), bias.flatten(lane_axes)[..., None, :out_channels].float())
     if activation is not None:
         rows = apply(rows, [activation])
     return rows[..., None, None, :, :] if rows.dim() == lane_axes + 2 else rows
@@ -143,10 +143,10 @@ def _slide(
     top, bottom, left, right = padding
     images, filters = images.float(), filters.float()
     if transposed:
-        if engine.is_emulated(images, filters):  # as on the chip: zeros between pixels, then a convolution
+        if fpu.is_emulated(images, filters):  # as on the chip: zeros between pixels, then a convolution
             reach = [d * (k - 1) for d, k in zip(dilation, filters.shape[2:], strict=True)]
             spread = _spread_pixels(images, stride, reach, output_padding)
-            out = _slide_on_engine(spread, filters, (1, 1), (0, 0), dilation, groups)
+            out = _slide_on_fpu(spread, filters, (1, 1), (0, 0), dilation, groups)
         else:
             flipped = conv_weights.swap_channels(filters, groups).flip(-1, -2)
             out = F.conv_transpose2d(
@@ -158,16 +158,16 @@ def _slide(
     elif top != bottom or left != right:
         images, padding = F.pad(images, (left, right, top, bottom)), (0, 0, 0, 0)
     margin = (padding[0], padding[2])
-    if engine.is_emulated(images, filters):
-        return _slide_on_engine(images, filters, stride, margin, dilation, groups)
+    if fpu.is_emulated(images, filters):
+        return _slide_on_fpu(images, filters, stride, margin, dilation, groups)
     return F.conv2d(images, filters, None, stride, margin, dilation, groups)
 
 
-def _slide_on_engine(images: Lanes, filters: Lanes, stride: Two, margin: Two, dilation: Two, groups: int) -> Lanes:
+def _slide_on_fpu(images: Lanes, filters: Lanes, stride: Two, margin: Two, dilation: Two, groups: int) -> Lanes:
     def ideal(x: Lanes, w: Lanes) -> Lanes:
         return F.conv2d(x, w, None, stride, margin, dilation, groups)
 
-    return convolve_on_engine(images, filters, stride, margin, dilation, groups, ideal)
+    return convolve_on_fpu(images, filters, stride, margin, dilation, groups, ideal)
 
 
 def _spread_pixels(images: Lanes, stride: Two, reach: Sequence[int], output_padding: Two) -> Lanes:

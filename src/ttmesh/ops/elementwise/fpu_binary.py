@@ -1,4 +1,4 @@
-"""Sums, differences and fast products by the matrix engine's arithmetic, where TT-NN does not take the vector unit."""
+"""Sums, differences and fast products by the FPU's arithmetic, where TT-NN does not take the vector unit."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 
 from ttmesh.base import numerics_mode
 from ttmesh.base.dtypes import BLOCK_FLOATS, MathFidelity, bfloat16, float32
-from ttmesh.chip.formats.kernels.engine_elements import make_small_adder
+from ttmesh.chip.formats.kernels.fpu_elements import make_small_adder
 from ttmesh.chip.formats.storage import lane_dtype
-from ttmesh.chip.numerics.engine_config import EngineConfig
+from ttmesh.chip.numerics.fpu_config import FpuConfig
 from ttmesh.chip.numerics.fpu_elementwise import make_adder, multiply_elements
 from ttmesh.chip.numerics.packer import pack_lanes
 from ttmesh.chip.numerics.unpacker import unpack
@@ -36,12 +36,12 @@ def specialise_addition(op_type: str, ideal: Specialise) -> Specialise:
         if numerics_mode.current() == numerics_mode.IDEAL:
             return function
         config = resolve(case, op_type)
-        return function if config is None else _on_engine(case, op_type, config, function)
+        return function if config is None else _on_fpu(case, op_type, config, function)
 
     return specialise
 
 
-def _on_engine(case: Case, op_type: str, config: EngineConfig, ideal: Lane | None) -> Lane:
+def _on_fpu(case: Case, op_type: str, config: FpuConfig, ideal: Lane | None) -> Lane:
     """The call on lanes; a number becomes a tile of bfloat16, activations come before and behind as in TT-NN's program."""
     axes, before, behind = case.lane_axes, case["input_tensor_a_activations"], case["activations"]
     second = case["input_tensor_b_activations"]
@@ -67,7 +67,7 @@ def _on_engine(case: Case, op_type: str, config: EngineConfig, ideal: Lane | Non
     return compute
 
 
-def _combine(op_type: str, config: EngineConfig) -> Compute:
+def _combine(op_type: str, config: FpuConfig) -> Compute:
     if op_type != "MUL":
         return make_adder(config, negate=op_type != "ADD")
 
@@ -78,8 +78,8 @@ def _combine(op_type: str, config: EngineConfig) -> Compute:
     return multiply
 
 
-def resolve(case: Case, op_type: str) -> EngineConfig | None:
-    """What the engine does for this call; None where the vector unit computes: float32 pairs, integers, most products."""
+def resolve(case: Case, op_type: str) -> FpuConfig | None:
+    """What the FPU does for this call; None where the vector unit computes: float32 pairs, integers, most products."""
     if not 1 <= len(case.specs) <= 2 or len(case.results) != 1 or case.tensors[0] != "input_tensor_a":
         return None
     a, out = case.specs[0].dtype, case.results[0].dtype
@@ -90,5 +90,5 @@ def resolve(case: Case, op_type: str) -> EngineConfig | None:
     if op_type == "MUL" and not case["fast_and_approximate_mode"]:
         return None
     wide = float32 in (a, b, out)
-    config = EngineConfig(case.arch, MathFidelity.HiFi4, fp32_dest=wide, a_dtype=a, b_dtype=b, out_dtype=out)
+    config = FpuConfig(case.arch, MathFidelity.HiFi4, fp32_dest=wide, a_dtype=a, b_dtype=b, out_dtype=out)
     return replace(config, b_dtype=bfloat16) if number else config

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any
 
 from ttmesh.base.dtypes import Layout
-from ttmesh.ops.catalogue.engine_defaults import engine_rules
+from ttmesh.ops.catalogue.fpu_defaults import fpu_rules
 from ttmesh.tensor.calls.launch_op import Case, tensors_in
 from ttmesh.tensor.calls.plan import Plan
 from ttmesh.tensor.observer import LaunchedProgram
@@ -148,7 +148,7 @@ def _print_spec(spec: TensorSpec) -> str:
 
 def _print_compute_config(plan: Plan, launch: LaunchedProgram) -> Sequence[str]:
     """The compute config that a call has after its defaults, where it takes one."""
-    rule, tensors = engine_rules.get(plan.name), tensors_in(launch.arguments)
+    rule, tensors = fpu_rules.get(plan.name), tensors_in(launch.arguments)
     mesh = tensors[0].device() if tensors else None
     if rule is None or mesh is None or "compute_kernel_config" not in launch.arguments:
         return ()

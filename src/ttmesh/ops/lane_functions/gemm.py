@@ -7,7 +7,7 @@ from math import prod
 
 import torch
 
-from ttmesh.chip.numerics import engine, ideal_matmul
+from ttmesh.chip.numerics import fpu, ideal_matmul
 
 # Below this many multiplications oneDNN's call costs more than it saves over MKL (benchmarks of both on 2 cores).
 LARGE = 1 << 22
@@ -35,11 +35,11 @@ def matmul_lanes(a: torch.Tensor, b: torch.Tensor, lane_axes: int) -> torch.Tens
     if drop_column:
         b = b.unsqueeze(-1)
     a, b = equalize_pair(a, b, lane_axes)
-    chip = engine.engine_for(a, b)
+    chip = fpu.fpu_for(a, b)
     if chip is None:
         result = ideal_matmul.matmul(*_to_common_float(a, b), gemm=_multiply_batches)
     else:
-        result = engine.engine_matmul(chip, a, b)
+        result = fpu.fpu_matmul(chip, a, b)
     if drop_column:
         result = result.squeeze(-1)
     return result.squeeze(-1 if drop_column else -2) if drop_row else result

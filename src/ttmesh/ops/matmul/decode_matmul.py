@@ -7,7 +7,7 @@ import torch
 from ttmesh.base.core_work import num_cores_to_corerangeset
 from ttmesh.base.dtypes import BufferType, Layout, TensorMemoryLayout
 from ttmesh.base.errors import require
-from ttmesh.chip.numerics import engine
+from ttmesh.chip.numerics import fpu
 from ttmesh.ops.catalogue.checks import require_tiles
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_like_rule
@@ -29,7 +29,7 @@ def _matmul_per_user(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     heads, groups = a.shape[-3], b.shape[-3]
     rows = a.squeeze(-4).transpose(-3, -2)  # [users, heads, K]
     rows_of_groups = rows.reshape(*rows.shape[:-2], groups, heads // groups, rows.shape[-1])
-    result = engine.matmul(rows_of_groups, b)  # [users, groups, heads / groups, N]
+    result = fpu.matmul(rows_of_groups, b)  # [users, groups, heads / groups, N]
     merged = result.reshape(*result.shape[:-3], heads, result.shape[-1])
     return merged.transpose(-3, -2).unsqueeze(-4)
 
@@ -187,7 +187,7 @@ def matmul_decode(
     batch = int(a.shape[-4] * a.shape[-3]) if input_tensor_a.dim() == lane_axes + 4 else 1
     weights = _unfold_weights(b, rows, batch, partial=partial_width_sharded)
     if batch == 1:
-        return engine.matmul(a, weights)
+        return fpu.matmul(a, weights)
     flat = a.flatten(-4, -3)
-    result = engine.matmul(flat, weights.reshape(*weights.shape[:lane_axes], *weights.shape[-3:]))
+    result = fpu.matmul(flat, weights.reshape(*weights.shape[:lane_axes], *weights.shape[-3:]))
     return torch.unflatten(result, -3, tuple(a.shape[-4:-2]))

@@ -11,7 +11,7 @@ from ttmesh.base import numerics_mode
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import require
 from ttmesh.chip.formats.tiles import Tile
-from ttmesh.chip.numerics import engine, ideal_matmul
+from ttmesh.chip.numerics import fpu, ideal_matmul
 from ttmesh.ops.catalogue.definition import composite, op
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.configs.activations import Activation, apply, function_of
@@ -19,7 +19,7 @@ from ttmesh.ops.configs.matmul_program_configs import ProgramConfig
 from ttmesh.ops.goldens import linear_algebra as goldens
 from ttmesh.ops.lane_functions.gemm import matmul_lanes
 from ttmesh.ops.lane_functions.lane_broadcast import equalize_ranks
-from ttmesh.ops.matmul.matmul_engine import engine_matmul_of, resolve_addmm
+from ttmesh.ops.matmul.matmul_fpu import fpu_matmul_of, resolve_addmm
 from ttmesh.ops.matmul.matmul_rules import (
     check_matmul,
     circular_buffers,
@@ -63,13 +63,13 @@ def _choose_arithmetic(case: Case) -> Callable[..., torch.Tensor] | None:
     if mode == numerics_mode.IDEAL:
         return ideal
     chosen = activations_of(case["activation"], case["program_config"])
-    on_engine = engine_matmul_of(case, function_of(chosen[0]) if chosen else None, exact=mode == numerics_mode.EXACT)
-    if on_engine is None:
+    on_fpu = fpu_matmul_of(case, function_of(chosen[0]) if chosen else None, exact=mode == numerics_mode.EXACT)
+    if on_fpu is None:
         return ideal
     fallback = ideal or _make_ideal(case)
 
     def compute(*operands: torch.Tensor) -> torch.Tensor:
-        return fallback(*operands) if operands[0].is_meta or engine.differentiates(*operands) else on_engine(*operands)
+        return fallback(*operands) if operands[0].is_meta or fpu.differentiates(*operands) else on_fpu(*operands)
 
     return compute
 
@@ -289,7 +289,7 @@ def _addmm_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [TensorSpec(inferred[0][0], call["dtype"] or a.dtype, Layout.TILE, tile=tile, memory_config=memory)]
 
 
-@op("ttnn.addmm", golden=goldens.addmm, out=_addmm_spec, check=_check_addmm, engine=resolve_addmm)
+@op("ttnn.addmm", golden=goldens.addmm, out=_addmm_spec, check=_check_addmm, fpu=resolve_addmm)
 def addmm(
     input_tensor: torch.Tensor,
     mat1_tensor: torch.Tensor,
@@ -300,13 +300,13 @@ def addmm(
 ) -> torch.Tensor:
     """beta * input + alpha * (mat1 @ mat2)."""
     result = matmul_lanes(mat1_tensor, mat2_tensor, lane_axes)
-    if engine.is_emulated(mat1_tensor, mat2_tensor):
-        scaled = engine.keep(engine.keep(result) * alpha)
+    if fpu.is_emulated(mat1_tensor, mat2_tensor):
+        scaled = fpu.keep(fpu.keep(result) * alpha)
         if beta == 0.0:
             return scaled
-        added = engine.keep(input_tensor.float() * beta)
+        added = fpu.keep(input_tensor.float() * beta)
         wide = input_tensor.dtype is mat1_tensor.dtype is torch.float32  # pairs of float32 take the vector unit
-        return scaled + added if wide else engine.add(scaled, added)
+        return scaled + added if wide else fpu.add(scaled, added)
     if alpha != 1.0:
         result = result.float() * alpha
     if beta == 0.0:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor as Lanes
 
 from ttmesh.base.errors import require
-from ttmesh.chip.numerics import engine
+from ttmesh.chip.numerics import fpu
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.lane_functions.expert_groups import mask_other_groups
@@ -59,7 +59,7 @@ def matmul_wo(input_tensor: Lanes, w_tensor: Lanes, output_tensor: Lanes, layer_
     for bank, tiles in enumerate(WO_BANK_TILES):
         stored = banks.select(lane_axes, bank)[..., : blocks * tiles * TILE, :]
         matrices.append(torch.unflatten(stored, -2, (blocks, tiles * TILE)).transpose(-3, -2).flatten(-2))
-    result = engine.matmul(x.float(), torch.cat(matrices, -2).float())
+    result = fpu.matmul(x.float(), torch.cat(matrices, -2).float())
     per_core = torch.unflatten(result, -1, (blocks, WO_BLOCK_TILES, TILE)).transpose(-3, -2).flatten(-3)
     return per_core.to(output_tensor.dtype).reshape(*per_core.shape[:lane_axes], *output_tensor.shape[lane_axes:])
 
@@ -70,7 +70,7 @@ def moe_gate_mm(input_tensor: Lanes, w_tensor: Lanes, output_tensor: Lanes, laye
     rows, weights = align_mesh_dims([input_tensor, w_tensor], lane_axes)
     x = rows.flatten(lane_axes, -3)[..., 0, :, :] if rows.dim() > lane_axes + 2 else rows
     matrix, bias = _unpack_gate(weights.select(lane_axes + 1, layer_id), lane_axes)
-    scores = torch.sigmoid(engine.matmul(x.float(), matrix)) + bias
+    scores = torch.sigmoid(fpu.matmul(x.float(), matrix)) + bias
     values, indices = mask_other_groups(scores, GATE_GROUPS, 2, GATE_BEST_GROUPS).topk(GATE_BEST, -1)
     tokens = values.shape[-2]
     out = torch.zeros(*values.shape[:-2], *output_tensor.shape[lane_axes:], device=x.device, dtype=torch.bfloat16)

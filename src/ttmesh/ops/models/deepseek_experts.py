@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from ttmesh.base.dtypes import Arch, BufferType, DataType, Layout, PrintedEnum
 from ttmesh.base.errors import require
-from ttmesh.chip.numerics import engine
+from ttmesh.chip.numerics import fpu
 from ttmesh.ops.catalogue.checks import require_dtype, require_interleaved, require_layout
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.device_programs import like_written
@@ -209,8 +209,8 @@ def _ffn_programs(call: Call) -> tuple[Hashable, ...]:
 def routed_expert_ffn(x: Lanes, gate_proj: Lanes, up_proj: Lanes, down_proj: Lanes, lane_axes: int) -> Lanes:
     """silu(x @ gate) · (x @ up) @ down, of one expert."""
     rows = x.float().reshape(*x.shape[:lane_axes], -1, x.shape[-1])
-    gate, up = (engine.matmul(rows, _to_matrix(weights, lane_axes)) for weights in (gate_proj, up_proj))
-    out = engine.matmul(engine.keep(F.silu(gate) * up), _to_matrix(down_proj, lane_axes))
+    gate, up = (fpu.matmul(rows, _to_matrix(weights, lane_axes)) for weights in (gate_proj, up_proj))
+    out = fpu.matmul(fpu.keep(F.silu(gate) * up), _to_matrix(down_proj, lane_axes))
     return out.reshape(*out.shape[:lane_axes], *x.shape[lane_axes:-1], out.shape[-1])
 
 
@@ -256,10 +256,10 @@ def unified_routed_expert_moe(
     out = torch.zeros_like(rows)
     for i, (gate, up, down) in enumerate(zip(gate_projs, up_projs, down_projs, strict=True)):
         biases = [None if bias_list is None else bias_list[i] for bias_list in (gate_biases, up_biases, down_biases)]
-        gated = _add_bias(engine.matmul(rows, _to_matrix(gate, lane_axes)), biases[0], lane_axes)
-        value = _add_bias(engine.matmul(rows, _to_matrix(up, lane_axes)), biases[1], lane_axes)
-        hidden = engine.keep(_apply_activation(gated, value, activation))
-        expert_output = _add_bias(engine.matmul(hidden, _to_matrix(down, lane_axes)), biases[2], lane_axes)
+        gated = _add_bias(fpu.matmul(rows, _to_matrix(gate, lane_axes)), biases[0], lane_axes)
+        value = _add_bias(fpu.matmul(rows, _to_matrix(up, lane_axes)), biases[1], lane_axes)
+        hidden = fpu.keep(_apply_activation(gated, value, activation))
+        expert_output = _add_bias(fpu.matmul(hidden, _to_matrix(down, lane_axes)), biases[2], lane_axes)
         region = _find_region(expert_region_offsets, expert_token_counts, global_expert_idx_table, i, lane_axes)
         first, count = region
         row = torch.arange(rows.shape[-2], device=rows.device)
@@ -326,8 +326,8 @@ def post_combine_reduce(
         )
         local = table.gather(-1, expert_ids) != -1
         included = local.reshape(*local.shape[:lane_axes], *weights.shape[lane_axes:])
-    weighted = torch.where(included, engine.multiply(combined, factors), 0.0)
-    return engine.add_up(weighted, (expert_dim - (combined.dim() - lane_axes),)).squeeze(
+    weighted = torch.where(included, fpu.multiply(combined, factors), 0.0)
+    return fpu.add_up(weighted, (expert_dim - (combined.dim() - lane_axes),)).squeeze(
         expert_dim - (combined.dim() - lane_axes)
     )
 

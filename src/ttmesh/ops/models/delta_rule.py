@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import require
-from ttmesh.chip.numerics import engine
+from ttmesh.chip.numerics import fpu
 from ttmesh.ops.catalogue.checks import require_dtype, require_layout
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred
@@ -33,22 +33,22 @@ def _scan(q: Lanes, k: Lanes, v: Lanes, g: Lanes, beta: Lanes, state: Lanes, chu
     causal = torch.ones(chunk, chunk, dtype=torch.bool, device=q.device).tril()
     decay = (log_decay[..., :, None] - log_decay[..., None, :]).masked_fill(~causal, float("-inf")).exp()
     identity = torch.eye(chunk, device=q.device)
-    mixing = identity + (engine.matmul(k, k.mT) * decay * beta[..., None]).tril(-1)
+    mixing = identity + (fpu.matmul(k, k.mT) * decay * beta[..., None]).tril(-1)
     scaled = torch.cat([v, k * log_decay.exp()[..., None]], -1) * beta[..., None]
     values, keys = torch.split(
         torch.linalg.solve_triangular(mixing, scaled, upper=False, unitriangular=True),
         [v.shape[-1], k.shape[-1]],
         dim=-1,
     )
-    scores = engine.matmul(q, k.mT) * decay
+    scores = fpu.matmul(q, k.mT) * decay
     decayed_q = q * log_decay.exp()[..., None]
     chunk_decay = log_decay[..., -1:]
     decayed_k = k * (chunk_decay - log_decay).exp()[..., None]
     outputs = []
     for i in range(q.shape[1]):
-        new_values = values[:, i] - engine.matmul(keys[:, i], state)
-        outputs.append(engine.matmul(decayed_q[:, i], state) + engine.matmul(scores[:, i], new_values))
-        state = state * chunk_decay[:, i, :, None].exp() + engine.matmul(decayed_k[:, i].mT, new_values)
+        new_values = values[:, i] - fpu.matmul(keys[:, i], state)
+        outputs.append(fpu.matmul(decayed_q[:, i], state) + fpu.matmul(scores[:, i], new_values))
+        state = state * chunk_decay[:, i, :, None].exp() + fpu.matmul(decayed_k[:, i].mT, new_values)
     return torch.cat(outputs, 1), state
 
 
@@ -128,7 +128,7 @@ def chunk_gated_delta_rule(
     flat_inputs = len(local[0]) == 3
     q, k, v = _split_by_head(lanes[0], heads), _split_by_head(lanes[1], heads), _split_by_head(lanes[2], value_heads)
     if flat_inputs:
-        q, k = (x * torch.rsqrt(engine.total(x.square(), (-1,), keepdim=True) + TINY) for x in (q, k))
+        q, k = (x * torch.rsqrt(fpu.total(x.square(), (-1,), keepdim=True) + TINY) for x in (q, k))
     group = value_heads // heads
     q, k = (x.repeat_interleave(group, 2) for x in (q * (key_dim**-0.5 if scale is None else scale), k))
     g, beta = lanes[3].transpose(-2, -1), lanes[4].transpose(-2, -1)
@@ -159,8 +159,8 @@ def _solve_lower(lower: Lanes, inverse: Lanes, right: Lanes) -> Lanes:
         rows = slice(i * TILE, (i + 1) * TILE)
         remainder = right[..., rows, :]
         for j, x in enumerate(solved):
-            remainder = remainder - engine.matmul(lower[..., rows, j * TILE : (j + 1) * TILE], x)
-        solved.append(engine.matmul(inverse[..., rows, :], remainder))
+            remainder = remainder - fpu.matmul(lower[..., rows, j * TILE : (j + 1) * TILE], x)
+        solved.append(fpu.matmul(inverse[..., rows, :], remainder))
     return torch.cat(solved, dim=-2)
 
 
@@ -214,8 +214,8 @@ def gated_delta_attn_seq(
     state = values.new_zeros(shape) if initial_state is None else initial_state.float()
     outputs = []
     for i in range(lower.shape[-3]):
-        right = values[..., i, :, :] - engine.matmul(keys[..., i, :, :], state)
+        right = values[..., i, :, :] - fpu.matmul(keys[..., i, :, :], state)
         new_values = _solve_lower(lower[..., i, :, :], inverse[..., i, :, :], right)
-        outputs.append(engine.matmul(decayed_q[..., i, :, :], state) + engine.matmul(scores[..., i, :, :], new_values))
-        state = state * chunk_decay[..., i, :, :] + engine.matmul(decayed_k[..., i, :, :], new_values)
+        outputs.append(fpu.matmul(decayed_q[..., i, :, :], state) + fpu.matmul(scores[..., i, :, :], new_values))
+        state = state * chunk_decay[..., i, :, :] + fpu.matmul(decayed_k[..., i, :, :], new_values)
     return torch.stack(outputs, dim=-3), state.expand(shape)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch import Tensor as Lanes
 from torch.nn import functional as F
 
-from ttmesh.chip.numerics import engine
+from ttmesh.chip.numerics import fpu
 from ttmesh.ops.catalogue.block_buffers import check_buffers
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.configs.activations import Activation, apply
@@ -64,7 +64,7 @@ def dit_minimal_matmul_addcmul_fused(
     """base + scalar · (x @ w + bias) · gate."""
     operands = [matmul_input_tensor, matmul_weight_tensor, addcmul_input_tensor1, addcmul_input_tensor2]
     x, weight, base, gate = (t.float() for t in equalize_ranks(operands, lane_axes))
-    result = engine.matmul(x, weight)
+    result = fpu.matmul(x, weight)
     if bias_tensor is not None:
         rank = result.dim() - lane_axes
         result = result + bias_tensor.float().reshape(*bias_tensor.shape[:lane_axes], *[1] * (rank - 1), -1)

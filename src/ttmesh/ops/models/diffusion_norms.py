@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from ttmesh.base.dtypes import FLOATS, DataType, Layout
 from ttmesh.base.errors import ShapeError, require
-from ttmesh.chip.numerics import engine
+from ttmesh.chip.numerics import fpu
 from ttmesh.ops.attention.attention_heads import to_heads
 from ttmesh.ops.attention.rotary_embedding import apply_pair_rotary
 from ttmesh.ops.catalogue.checks import require_dtype, require_layout
@@ -167,7 +167,7 @@ def _check_rms_pre(call: Call) -> None:
 )
 def wan_fused_rmsnorm_pre_allgather(input_tensor: Lanes) -> Lanes:
     """Sum of squares of each row on this device, in the first column of a tile."""
-    return _pad_to_tiles(engine.total(engine.multiply(input_tensor.float(), input_tensor.float()), (-1,), keepdim=True))
+    return _pad_to_tiles(fpu.total(fpu.multiply(input_tensor.float(), input_tensor.float()), (-1,), keepdim=True))
 
 
 def _check_rms_post(call: Call) -> None:

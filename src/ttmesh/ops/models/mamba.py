@@ -9,7 +9,7 @@ from torch import Tensor as Lanes
 
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.errors import require
-from ttmesh.chip.numerics import engine
+from ttmesh.chip.numerics import fpu
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.device_programs import like_written, no_programs
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
@@ -56,7 +56,7 @@ def _check_reduce(call: Call) -> None:
 )
 def hc_sum_reduce(input: Lanes) -> Lanes:
     """The sum of every 32 columns."""
-    return engine.total(torch.unflatten(input, -1, (-1, LATENT)), (-1,))
+    return fpu.total(torch.unflatten(input, -1, (-1, LATENT)), (-1,))
 
 
 def _check_scan(call: Call) -> None:

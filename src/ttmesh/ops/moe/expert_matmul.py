@@ -9,14 +9,14 @@ import torch
 
 from ttmesh.base.dtypes import FLOATS, DataType, Layout
 from ttmesh.base.errors import require
-from ttmesh.chip.numerics import engine
+from ttmesh.chip.numerics import fpu
 from ttmesh.ops.catalogue.checks import require_dtype, require_layout
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.goldens import linear_algebra as goldens
 from ttmesh.ops.lane_functions.gemm import matmul_lanes
 from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims
 from ttmesh.ops.matmul.matmul import widen_for_result
-from ttmesh.ops.matmul.matmul_engine import resolve_sparse
+from ttmesh.ops.matmul.matmul_fpu import resolve_sparse
 from ttmesh.ops.matmul.matmul_memory import check_blocks, extents
 from ttmesh.ops.matmul.matmul_rules import matmul_spec
 from ttmesh.tensor.calls.launch_op import Call
@@ -66,7 +66,7 @@ def sparse_matmul_lanes(
     rows = a.unsqueeze(-3)  # [A, B, M, K] x [1, E, K, N] → [A, B, 1, E, M, N]
     experts = b.shape[-3]
     weights = b.reshape(*b.shape[:lane_axes], *[1] * (a.dim() - lane_axes - 2), experts, *b.shape[-2:])
-    result = engine.matmul(rows, weights)
+    result = fpu.matmul(rows, weights)
     mesh, local = result.shape[:lane_axes], result.shape[lane_axes:]
     selected = (sparsity != 0).reshape(*sparsity.shape[:lane_axes], *local[:-2], 1, 1)
     masked = torch.where(selected, result, 0.0)
@@ -124,7 +124,7 @@ def _sparse_programs(call: Call) -> tuple[Hashable, ...]:
 
 
 _SPARSE = device_operation(
-    "ttnn.sparse_matmul", out=matmul_spec, check=_check_sparse, engine=resolve_sparse, programs=_sparse_programs
+    "ttnn.sparse_matmul", out=matmul_spec, check=_check_sparse, fpu=resolve_sparse, programs=_sparse_programs
 )(_multiply_sparse)
 
 

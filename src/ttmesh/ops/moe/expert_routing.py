@@ -9,7 +9,7 @@ from torch import Tensor as Lanes
 
 from ttmesh.base.dtypes import Arch, DataType, Layout
 from ttmesh.base.errors import MeshError, require
-from ttmesh.chip.numerics import engine
+from ttmesh.chip.numerics import fpu
 from ttmesh.ops.catalogue.checks import require_dtype, require_layout
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
@@ -183,6 +183,6 @@ def _router_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 @op("ttnn.experimental.topk_router_gpt", golden=goldens.topk_router, check=_check_router, out=_router_spec)
 def topk_router_gpt(input_tensor: Lanes, weight_tensor: Lanes, bias_tensor: Lanes, k: int) -> tuple[Lanes, Lanes]:
     """The k best experts of every row and the softmax of their logits."""
-    logits = (engine.matmul(input_tensor.float(), weight_tensor.float()) + bias_tensor.float()).bfloat16().float()
+    logits = (fpu.matmul(input_tensor.float(), weight_tensor.float()) + bias_tensor.float()).bfloat16().float()
     values, experts = torch.topk(logits, k, dim=-1)
     return experts, torch.softmax(values, -1)

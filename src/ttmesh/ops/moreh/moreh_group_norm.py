@@ -9,11 +9,11 @@ import torch
 from torch import Tensor as Lanes
 
 from ttmesh.base.errors import ShapeError
-from ttmesh.chip.numerics import engine
+from ttmesh.chip.numerics import fpu
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import moreh as goldens
-from ttmesh.ops.lane_functions.engine_rows import engine_moments
+from ttmesh.ops.lane_functions.fpu_rows import fpu_moments
 from ttmesh.tensor.calls.launch_op import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
@@ -36,8 +36,8 @@ def _forward(
     x: Lanes, groups: int, eps: float, gamma: Lanes | None, beta: Lanes | None, required: Sequence[bool], lane_axes: int
 ) -> Optional:
     flat = _split_groups(x, groups, lane_axes)
-    if engine.is_emulated(flat):
-        mean, rstd = engine_moments(flat, eps)
+    if fpu.is_emulated(flat):
+        mean, rstd = fpu_moments(flat, eps)
     else:
         mean, rstd = flat.mean(-1), torch.rsqrt(flat.var(-1, unbiased=False) + eps)
     out = ((flat - mean[..., None]) * rstd[..., None]).reshape(x.shape)
@@ -94,13 +94,11 @@ def _backward(
     y = (_split_groups(x, groups, lane_axes) - center) * scale
     inner = grad.float() if gamma is None else grad.float() * _expand_channels(gamma, lane_axes)
     dy = _split_groups(inner, groups, lane_axes)
-    dx = scale * (dy - engine.mean(dy, (-1,), keepdim=True) - y * engine.mean(dy * y, (-1,), keepdim=True))
+    dx = scale * (dy - fpu.mean(dy, (-1,), keepdim=True) - y * fpu.mean(dy * y, (-1,), keepdim=True))
     outer = grad.float()
     dims = (-4, -2, -1)
-    d_gamma = engine.total(outer * y.reshape(*y.shape[:lane_axes], *x.shape[lane_axes:]), dims)
-    rows = [
-        value.reshape(*value.shape[:lane_axes], 1, 1, 1, channels) for value in (d_gamma, engine.total(outer, dims))
-    ]
+    d_gamma = fpu.total(outer * y.reshape(*y.shape[:lane_axes], *x.shape[lane_axes:]), dims)
+    rows = [value.reshape(*value.shape[:lane_axes], 1, 1, 1, channels) for value in (d_gamma, fpu.total(outer, dims))]
     results = (dx.reshape(*dx.shape[:lane_axes], *x.shape[lane_axes:]), *rows)
     return [value if is_required else None for value, is_required in zip(results, required, strict=True)]
 

@@ -7,7 +7,7 @@ from torch import Tensor as Lanes
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import MeshError
-from ttmesh.chip.numerics import engine
+from ttmesh.chip.numerics import fpu
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.device_programs import like_written, no_programs
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
@@ -53,7 +53,7 @@ def _compute_loss(
     losses = _compute_losses(input, target, weight, ignore_index, lane_axes)
     if reduction == "none":
         return losses
-    total = engine.total(losses.flatten(lane_axes), (-1,))
+    total = fpu.total(losses.flatten(lane_axes), (-1,))
     if reduction == "mean":
         total = total / _gather_weights(target, weight, input.shape[lane_axes + 1], ignore_index, lane_axes).flatten(
             lane_axes

@@ -9,7 +9,7 @@ import torch
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import require
-from ttmesh.chip.numerics import engine
+from ttmesh.chip.numerics import fpu
 from ttmesh.ops.catalogue.checks import normalize_dim, require_dtype
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import make_like_rule
@@ -57,7 +57,7 @@ def moreh_matmul(
 
 
 def _dot(a: torch.Tensor, b: torch.Tensor, lane_axes: int) -> torch.Tensor:
-    total = engine.total(engine.multiply(a.float(), b.float()).flatten(lane_axes), (-1,))
+    total = fpu.total(fpu.multiply(a.float(), b.float()).flatten(lane_axes), (-1,))
     return total.reshape(*total.shape, *[1] * (a.dim() - lane_axes))
 
 
@@ -85,9 +85,9 @@ def _sum_to_shape(grad: torch.Tensor, shape: Sequence[int], lane_axes: int) -> t
     """Sum a gradient over the dims along which its operand was broadcast."""
     extra = grad.dim() - lane_axes - len(shape)
     if extra > 0:
-        grad = engine.total(grad, tuple(range(lane_axes - grad.dim(), lane_axes + extra - grad.dim())))
+        grad = fpu.total(grad, tuple(range(lane_axes - grad.dim(), lane_axes + extra - grad.dim())))
     dims = tuple(i for i in range(-len(shape), 0) if shape[i] == 1 and grad.shape[i] != 1)
-    return engine.total(grad, dims, keepdim=True) if dims else grad
+    return fpu.total(grad, dims, keepdim=True) if dims else grad
 
 
 def _left_gradient(grad: torch.Tensor, other: torch.Tensor, like_: torch.Tensor, lane_axes: int) -> torch.Tensor:
@@ -110,9 +110,9 @@ def _weight_gradient(grad: torch.Tensor, other: torch.Tensor, like_: torch.Tenso
 def _bias_gradient(grad: torch.Tensor, other: torch.Tensor, like_: torch.Tensor, lane_axes: int) -> torch.Tensor:
     """The gradient of a bias: the sum over all rows, or over all elements for a single number."""
     rank = like_.dim() - lane_axes
-    total = engine.total(grad.flatten(lane_axes, -2), (-2,))
+    total = fpu.total(grad.flatten(lane_axes, -2), (-2,))
     if like_.shape[-1] == 1:
-        total = engine.total(engine.keep(total), (-1,), keepdim=True)
+        total = fpu.total(fpu.keep(total), (-1,), keepdim=True)
     return total.reshape(*total.shape[:lane_axes], *[1] * (rank - 1), total.shape[-1])
 
 

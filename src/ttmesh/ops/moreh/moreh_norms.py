@@ -9,11 +9,11 @@ import torch
 from torch import Tensor as Lanes
 
 from ttmesh.base.errors import ShapeError
-from ttmesh.chip.numerics import engine
+from ttmesh.chip.numerics import fpu
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.device_programs import like_written, no_programs
 from ttmesh.ops.goldens import moreh as goldens
-from ttmesh.ops.lane_functions.engine_rows import engine_moments
+from ttmesh.ops.lane_functions.fpu_rows import fpu_moments
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
 
@@ -27,8 +27,8 @@ def _to_rows(x: Lanes, rows: int, lane_axes: int) -> Lanes:
 
 def _moments(x: Lanes, rows: int, eps: float, lane_axes: int) -> tuple[Lanes, Lanes]:
     flat = _to_rows(x, rows, lane_axes)
-    if engine.is_emulated(flat):
-        return engine_moments(flat, eps)
+    if fpu.is_emulated(flat):
+        return fpu_moments(flat, eps)
     return flat.mean(-1), torch.rsqrt(flat.var(-1, unbiased=False) + eps)
 
 
@@ -79,7 +79,7 @@ def _input_grad(
     dy = _to_rows(grad, rows, lane_axes)
     scale = rstd.float().flatten(lane_axes)[..., None]
     y = (_to_rows(input, rows, lane_axes) - mean.float().flatten(lane_axes)[..., None]) * scale
-    dx = scale * (dy - engine.mean(dy, (-1,), keepdim=True) - y * engine.mean(dy * y, (-1,), keepdim=True))
+    dx = scale * (dy - fpu.mean(dy, (-1,), keepdim=True) - y * fpu.mean(dy * y, (-1,), keepdim=True))
     return dx.reshape(*dx.shape[:lane_axes], *input.shape[lane_axes:])
 
 
@@ -94,10 +94,10 @@ def _parameter_grad(
         y = y * rstd.float().flatten(lane_axes)[..., None]
         grad = grad * y.reshape(*y.shape[:lane_axes], *input.shape[lane_axes:])
     if layer:
-        total = engine.total(_to_rows(grad, rows, lane_axes), (-2,))
+        total = fpu.total(_to_rows(grad, rows, lane_axes), (-2,))
     else:
         local = grad.dim() - lane_axes
-        total = engine.total(grad, [i - local for i in range(local) if i != 1])
+        total = fpu.total(grad, [i - local for i in range(local) if i != 1])
     return total.reshape(*total.shape[:lane_axes], *output.shape[lane_axes:])
 
 

@@ -9,7 +9,7 @@ import torch
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import require
-from ttmesh.chip.numerics import engine
+from ttmesh.chip.numerics import fpu
 from ttmesh.ops.catalogue.checks import normalize_dims
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_like_rule, make_output_spec
@@ -68,8 +68,8 @@ def moreh_sum(input: torch.Tensor, dim: Dims, keepdim: bool, lane_axes: int) -> 
     """The sum over one dim, several or all."""
     widened = input if input.is_floating_point() else input.long()
     dims = _read_dims(dim, input.dim() - lane_axes)
-    if dims and engine.is_emulated(widened):
-        return _squeeze_reduced(engine.total(widened, dims, keepdim=True), dims, keepdim)
+    if dims and fpu.is_emulated(widened):
+        return _squeeze_reduced(fpu.total(widened, dims, keepdim=True), dims, keepdim)
     return _squeeze_reduced(widened.sum(dims, keepdim=True) if dims else widened, dims, keepdim)
 
 
@@ -101,7 +101,7 @@ def moreh_sum_backward(
 def _mean(values: torch.Tensor, dim: Dims, keepdim: bool, divisor: int | None, lane_axes: int) -> torch.Tensor:
     dims = _read_dims(dim, values.dim() - lane_axes)
     count = reduced_count(values, dims) if divisor is None else divisor
-    return _squeeze_reduced(engine.total(values, dims, keepdim=True) if dims else values.float(), dims, keepdim) / count
+    return _squeeze_reduced(fpu.total(values, dims, keepdim=True) if dims else values.float(), dims, keepdim) / count
 
 
 def _check_mean(call: Call) -> None:
@@ -205,7 +205,7 @@ def _norm(values: torch.Tensor, p: float, dims: tuple[int, ...]) -> torch.Tensor
         return magnitude.amax(dims, keepdim=True)
     if p == float("-inf"):
         return magnitude.amin(dims, keepdim=True)
-    return engine.total(engine.keep(magnitude**p), dims, keepdim=True) ** (1.0 / p)
+    return fpu.total(fpu.keep(magnitude**p), dims, keepdim=True) ** (1.0 / p)
 
 
 def _norm_programs(call: Call) -> tuple[Hashable, ...]:

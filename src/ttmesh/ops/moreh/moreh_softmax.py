@@ -9,10 +9,10 @@ from torch import Tensor as Lanes
 
 from ttmesh.base.dtypes import PrintedEnum
 from ttmesh.base.errors import require
-from ttmesh.chip.numerics import engine
+from ttmesh.chip.numerics import fpu
 from ttmesh.ops.catalogue.definition import Golden, OpFunction, op
 from ttmesh.ops.goldens import moreh as goldens
-from ttmesh.ops.lane_functions.engine_rows import take_softmax
+from ttmesh.ops.lane_functions.fpu_rows import take_softmax
 from ttmesh.ops.lane_functions.lane_broadcast import to_negative_dim
 from ttmesh.tensor.calls.argument_errors import types_misfit
 from ttmesh.tensor.calls.launch_op import Call
@@ -55,14 +55,14 @@ def _check_dim(call: Call) -> None:
 
 
 def _log_softmax(x: Lanes, dim: int) -> Lanes:
-    if not engine.is_emulated(x):
+    if not fpu.is_emulated(x):
         return torch.log_softmax(x, dim)
     below = x - x.amax(dim, keepdim=True)
-    return below - torch.log(engine.keep(engine.total(engine.keep(below.exp()), (dim,), keepdim=True)))
+    return below - torch.log(fpu.keep(fpu.total(fpu.keep(below.exp()), (dim,), keepdim=True)))
 
 
 def _softmax_grad(y: Lanes, dy: Lanes, dim: int) -> Lanes:
-    return y * (dy - engine.total(engine.multiply(y, dy), (dim,), keepdim=True))
+    return y * (dy - fpu.total(fpu.multiply(y, dy), (dim,), keepdim=True))
 
 
 def _softmin_grad(y: Lanes, dy: Lanes, dim: int) -> Lanes:
@@ -70,7 +70,7 @@ def _softmin_grad(y: Lanes, dy: Lanes, dim: int) -> Lanes:
 
 
 def _logsoftmax_grad(y: Lanes, dy: Lanes, dim: int) -> Lanes:
-    return dy - y.exp() * engine.total(dy, (dim,), keepdim=True)
+    return dy - y.exp() * fpu.total(dy, (dim,), keepdim=True)
 
 
 def _define_forward(name: str, function: Forward, golden: Golden) -> OpFunction:

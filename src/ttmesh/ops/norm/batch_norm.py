@@ -9,7 +9,7 @@ from torch import Tensor as Lanes
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import MeshError, ShapeError
-from ttmesh.chip.numerics import engine
+from ttmesh.chip.numerics import fpu
 from ttmesh.ops.catalogue.checks import require_dtype, require_interleaved
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.device_programs import like_written
@@ -53,7 +53,7 @@ def _check_channels(name: str, tensor: Tensor | None, x: TensorSpec) -> None:
 
 def _moments(x: Lanes) -> tuple[Lanes, Lanes]:
     dims = (-4, -2, -1)
-    return engine.mean(x, dims, keepdim=True), x.var(dims, unbiased=False, keepdim=True)
+    return fpu.mean(x, dims, keepdim=True), x.var(dims, unbiased=False, keepdim=True)
 
 
 def _norm_program(call: Call) -> tuple[Hashable, ...]:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from ttmesh.base.cores import CoreRange, CoreRangeSet
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import ShapeError, require
-from ttmesh.chip.numerics import engine
+from ttmesh.chip.numerics import fpu
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.device_programs import like_written, no_programs
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
@@ -67,10 +67,10 @@ def _pad_to_tile(values: Lanes) -> Lanes:
 
 def _compute_stats(x: Lanes, residual: Lanes | None, *, shards: int | None, both: bool) -> Lanes:
     """Sums of squares and of values (for sharded inputs means, in the opposite order), each in a tile's first column."""
-    widened = x.float() if residual is None else engine.keep(engine.add(x.float(), residual.float()))
-    squares = engine.multiply(widened, widened)
+    widened = x.float() if residual is None else fpu.keep(fpu.add(x.float(), residual.float()))
+    squares = fpu.multiply(widened, widened)
     if shards is None:
-        columns = [engine.total(values, (-1,), keepdim=True) for values in (squares, widened)]
+        columns = [fpu.total(values, (-1,), keepdim=True) for values in (squares, widened)]
     else:
         columns = [average_on_cores(values, shards) for values in (widened, squares)]
     kept = columns if both else columns[:1] if shards is None else columns[1:]

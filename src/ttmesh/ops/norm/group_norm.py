@@ -11,7 +11,7 @@ from torch import Tensor as Lanes
 
 from ttmesh.base.dtypes import Layout
 from ttmesh.base.errors import ShapeError
-from ttmesh.chip.numerics import engine
+from ttmesh.chip.numerics import fpu
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import normalization as goldens
@@ -139,8 +139,8 @@ def group_norm(
         grouped = torch.unflatten(per_channel, -1, (num_groups, -1))
         return grouped.mean(-1, keepdim=True).expand(grouped.shape).flatten(-2)
 
-    if engine.is_emulated(x):
-        out = _normalize_on_engine(x, num_groups, epsilon, _count_row_slices(specs[0], core_grid, num_groups))
+    if fpu.is_emulated(x):
+        out = _normalize_on_fpu(x, num_groups, epsilon, _count_row_slices(specs[0], core_grid, num_groups))
     else:
         # Rows are summed before channels: torch reduces full rows five times faster than groups of columns.
         centred = x - average_groups(x.mean(-2, keepdim=True))
@@ -150,7 +150,7 @@ def group_norm(
         if parameter is not None:
             cores = count_channel_slices(specs[0], core_grid, num_groups, parameter.flatten(lane_axes).shape[-1])
             row = _unpad_parameter(parameter, channels, cores, lane_axes).float()[..., None, None, None, :]
-            out = engine.multiply(out, row) if scale else engine.add(engine.keep(out), row)
+            out = fpu.multiply(out, row) if scale else fpu.add(fpu.keep(out), row)
     return out
 
 
@@ -169,12 +169,12 @@ def _count_row_slices(spec: TensorSpec, core_grid: Any, groups: int) -> int:
     return max(1, slices)
 
 
-def _normalize_on_engine(x: Lanes, groups: int, epsilon: float, row_slices: int) -> Lanes:
+def _normalize_on_fpu(x: Lanes, groups: int, epsilon: float, row_slices: int) -> Lanes:
     """The steps of TT-NN's kernel on [.., groups, rows, channels of a group]."""
     grouped = torch.unflatten(x, -1, (groups, -1)).movedim(-2, -3)
-    centred = engine.subtract(grouped, _average_on_cores(grouped, row_slices))
-    variance = _average_on_cores(engine.multiply(centred, centred), row_slices)
-    out = engine.keep(engine.multiply(centred, engine.keep(torch.rsqrt(variance + epsilon))))
+    centred = fpu.subtract(grouped, _average_on_cores(grouped, row_slices))
+    variance = _average_on_cores(fpu.multiply(centred, centred), row_slices)
+    out = fpu.keep(fpu.multiply(centred, fpu.keep(torch.rsqrt(variance + epsilon))))
     return out.movedim(-3, -2).flatten(-2)
 
 
@@ -186,6 +186,6 @@ def _average_on_cores(values: Lanes, row_slices: int) -> Lanes:
     rows = values.shape[-2]
     height = -(-rows // TILE // row_slices) * TILE
     if height >= rows or rows % height:
-        return engine.keep(engine.mean(values, (-2, -1), keepdim=True))
-    per_core = engine.keep(engine.mean(torch.unflatten(values, -2, (-1, height)), (-2, -1)))
-    return engine.keep(engine.mean(per_core.unsqueeze(-2), (-1,), keepdim=True))
+        return fpu.keep(fpu.mean(values, (-2, -1), keepdim=True))
+    per_core = fpu.keep(fpu.mean(torch.unflatten(values, -2, (-1, height)), (-2, -1)))
+    return fpu.keep(fpu.mean(per_core.unsqueeze(-2), (-1,), keepdim=True))

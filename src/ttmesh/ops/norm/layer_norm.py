@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.chip.formats.kernels.gpu_loader import find_gpu_kernels
-from ttmesh.chip.numerics import engine
+from ttmesh.chip.numerics import fpu
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import normalization as goldens
@@ -35,9 +35,9 @@ def apply_affine(x: Lanes, weight: Lanes | None, bias: Lanes | None, lane_axes: 
     """x · weight + bias by columns."""
     rank = x.dim() - lane_axes
     if weight is not None:
-        x = engine.multiply(engine.keep(x), to_row(weight, lane_axes, rank)[..., : x.shape[-1]].float())
+        x = fpu.multiply(fpu.keep(x), to_row(weight, lane_axes, rank)[..., : x.shape[-1]].float())
     if bias is not None:
-        x = engine.add(engine.keep(x), to_row(bias, lane_axes, rank)[..., : x.shape[-1]].float())
+        x = fpu.add(fpu.keep(x), to_row(bias, lane_axes, rank)[..., : x.shape[-1]].float())
     return x
 
 
@@ -50,24 +50,24 @@ def count_shards(spec: TensorSpec) -> int:
 def average_on_cores(values: Lanes, shards: int) -> Lanes:
     """The mean of each row: every core averages its own columns, then the cores' averages are averaged."""
     if shards == 1 or values.shape[-1] % shards:
-        return engine.mean(values, (-1,), keepdim=True)
-    per_core = engine.keep(engine.mean(torch.unflatten(values, -1, (shards, -1)), (-1,)))
-    return engine.mean(per_core, (-1,), keepdim=True)
+        return fpu.mean(values, (-1,), keepdim=True)
+    per_core = fpu.keep(fpu.mean(torch.unflatten(values, -1, (shards, -1)), (-1,)))
+    return fpu.mean(per_core, (-1,), keepdim=True)
 
 
 def normalize_rms(x: Lanes, epsilon: float, shards: int = 1) -> Lanes:
     """x divided by the root of its mean square along the last dim."""
-    if engine.is_emulated(x):
-        mean_square = engine.keep(average_on_cores(engine.multiply(x, x), shards))
-        return engine.multiply(x, engine.keep(torch.rsqrt(mean_square + epsilon)))
+    if fpu.is_emulated(x):
+        mean_square = fpu.keep(average_on_cores(fpu.multiply(x, x), shards))
+        return fpu.multiply(x, fpu.keep(torch.rsqrt(mean_square + epsilon)))
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + epsilon)
 
 
 def normalize_layer(x: Lanes, epsilon: float, shards: int = 1) -> Lanes:
     """x with mean 0 and variance 1 along the last dim, by the steps of TT-NN's kernel."""
-    centred = engine.subtract(x, engine.keep(average_on_cores(x, shards)))
-    variance = engine.keep(average_on_cores(engine.multiply(centred, centred), shards))
-    return engine.multiply(centred, engine.keep(torch.rsqrt(variance + epsilon)))
+    centred = fpu.subtract(x, fpu.keep(average_on_cores(x, shards)))
+    variance = fpu.keep(average_on_cores(fpu.multiply(centred, centred), shards))
+    return fpu.multiply(centred, fpu.keep(torch.rsqrt(variance + epsilon)))
 
 
 def _check_norm(call: Call) -> None:
@@ -238,9 +238,9 @@ def layer_norm(
     x, width = input_tensor, input_tensor.shape[-1]
     if residual_input_tensor is not None:
         x = x.float() + residual_input_tensor
-    if engine.is_emulated(x):
+    if fpu.is_emulated(x):
         return apply_affine(
-            normalize_layer(engine.keep(x.float()), epsilon, count_shards(specs[0])), weight, bias, lane_axes
+            normalize_layer(fpu.keep(x.float()), epsilon, count_shards(specs[0])), weight, bias, lane_axes
         )
     if is_shared(weight, lane_axes) and is_shared(bias, lane_axes):
         scale, shift = (None if p is None else p.reshape(-1)[:width].to(x.dtype) for p in (weight, bias))
@@ -270,5 +270,5 @@ def rms_norm(
     """Rows divided by their root mean square, then weight and bias."""
     x = input_tensor.float()
     if residual_input_tensor is not None:
-        x = engine.add(x, residual_input_tensor.float())
+        x = fpu.add(x, residual_input_tensor.float())
     return apply_affine(normalize_rms(x, epsilon, count_shards(specs[0])), weight, bias, lane_axes)

@@ -14,7 +14,7 @@ from ttmesh.ops.catalogue.checks import require_tiles
 from ttmesh.ops.catalogue.definition import OpFunction, composite, op
 from ttmesh.ops.catalogue.device_programs import like_written
 from ttmesh.ops.goldens import reduction as goldens
-from ttmesh.ops.lane_functions.engine_rows import take_softmax
+from ttmesh.ops.lane_functions.fpu_rows import take_softmax
 from ttmesh.ops.lane_functions.lane_broadcast import common_mesh_dims
 from ttmesh.ops.norm.softmax_rules import check_masked, check_masked_by_rows, check_masked_in_place
 from ttmesh.tensor import operators

@@ -11,12 +11,12 @@ from torch.nn import functional as F
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import MeshError, ShapeError
-from ttmesh.chip.numerics import engine
+from ttmesh.chip.numerics import fpu
 from ttmesh.ops.catalogue.definition import Golden, composite, device_operation
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.configs.conv_config import Op2DSliceConfig, Op2DSliceType, borders, pair
 from ttmesh.ops.goldens import pool_resample as goldens
-from ttmesh.ops.lane_functions.engine_windows import sum_windows
+from ttmesh.ops.lane_functions.fpu_windows import sum_windows
 from ttmesh.ops.pool.pool_sharding import PoolWork, choose_cores, index_bytes, shard_output
 from ttmesh.ops.pool.pool_stages import PoolShape, PoolSlices, choose_slices, pool_stages, sliced_pool_stages
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
@@ -231,8 +231,8 @@ def _avg_pool(
 ) -> Any:
     def pool(images: Lanes) -> Lanes:
         widened, (top, bottom, left, right) = images.float(), padding
-        if engine.is_emulated(images):
-            return _average_on_engine(images, window, stride, padding, ceil_mode, count_include_pad, divisor_override)
+        if fpu.is_emulated(images):
+            return _average_on_fpu(images, window, stride, padding, ceil_mode, count_include_pad, divisor_override)
         if top == bottom and left == right:
             return F.avg_pool2d(widened, window, stride, (top, left), ceil_mode, count_include_pad, divisor_override)
         rows, columns = _count_windows(images, window, stride, padding, (1, 1), ceil_mode)
@@ -247,7 +247,7 @@ def _avg_pool(
     return apply_pool(input, size, lane_axes, pool)
 
 
-def _average_on_engine(
+def _average_on_fpu(
     images: Lanes,
     window: tuple[int, int],
     stride: tuple[int, int],
@@ -414,7 +414,7 @@ _define_adaptive("ttnn.adaptive_max_pool2d", "max", goldens.adaptive_max_pool2d)
 
 @device_operation("ttnn.global_avg_pool2d", min_rank=3, out=lambda call, inferred: [_global_spec(call, inferred[0][0])])
 def _mean(input_tensor: Lanes) -> Lanes:
-    return engine.mean(input_tensor.float(), (-3, -2), keepdim=True)
+    return fpu.mean(input_tensor.float(), (-3, -2), keepdim=True)
 
 
 def _global_spec(call: Call, shape: Sequence[int]) -> TensorSpec:

@@ -8,7 +8,7 @@ import torch
 
 from ttmesh.base.dtypes import Layout
 from ttmesh.base.errors import require
-from ttmesh.chip.numerics import engine
+from ttmesh.chip.numerics import fpu
 from ttmesh.ops.catalogue.checks import normalize_dims, require_layout
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
@@ -45,4 +45,4 @@ def _reduce_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 def fast_reduce_nc(input: torch.Tensor, dims: Sequence[int], lane_axes: int) -> torch.Tensor:
     """The sum over outer dims, which stay with length 1."""
     outer = normalize_dims(tuple(dims), input.dim() - lane_axes)
-    return engine.add_up(input, outer) if engine.is_emulated(input) else input.sum(outer, keepdim=True)
+    return fpu.add_up(input, outer) if fpu.is_emulated(input) else input.sum(outer, keepdim=True)

@@ -12,7 +12,7 @@ from ttmesh.base.core_work import num_cores_to_corerangeset
 from ttmesh.base.cores import CoreRangeSet
 from ttmesh.base.dtypes import BLOCK_FLOATS, INTEGERS, DataType, Layout, TensorMemoryLayout
 from ttmesh.base.errors import ShapeError, require
-from ttmesh.chip.numerics import engine
+from ttmesh.chip.numerics import fpu
 from ttmesh.ops.catalogue.checks import normalize_dim, normalize_dims, require_dtype
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, fit_shards, make_output_spec, refit_shards
@@ -46,8 +46,8 @@ def multiply_by_scalar(values: torch.Tensor, scalar: float) -> torch.Tensor:
 def _sum(input_tensor: torch.Tensor, dim: Dims, keepdim: bool, scalar: float, lane_axes: int) -> torch.Tensor:
     """Sum over one dim, several or all."""
     dims = normalize_dims(dim, input_tensor.dim() - lane_axes)
-    if engine.is_emulated(input_tensor):
-        return engine.total(input_tensor, dims, keepdim=keepdim, scaler=scalar)
+    if fpu.is_emulated(input_tensor):
+        return fpu.total(input_tensor, dims, keepdim=keepdim, scaler=scalar)
     if scalar != 1.0 and input_tensor.is_floating_point():
         return input_tensor.sum(dims, keepdim, dtype=torch.float32) * scalar if dims else input_tensor.float() * scalar
     return multiply_by_scalar(total(input_tensor, dims, keepdim), scalar)
@@ -59,7 +59,7 @@ def _mean(input_tensor: torch.Tensor, dim: Dims, keepdim: bool, scalar: float, l
     if not dims:
         return multiply_by_scalar(input_tensor, scalar)
     factor = scalar / max(reduced_count(input_tensor, dims), 1)
-    return engine.total(input_tensor, dims, keepdim=keepdim, scaler=factor)
+    return fpu.total(input_tensor, dims, keepdim=keepdim, scaler=factor)
 
 
 def _specialise(reduce: Callable[[torch.Tensor, int | tuple[int, ...], bool], torch.Tensor]) -> Specialise:
@@ -113,7 +113,7 @@ def _variance(
     input_tensor: torch.Tensor, dim: Dims, keepdim: bool, scalar: float, correction: bool, lane_axes: int
 ) -> torch.Tensor:
     """Variance of the scaled values, with Bessel's correction by default."""
-    variance = engine.keep(_compute_variance(input_tensor, dim, keepdim, correction, lane_axes))
+    variance = fpu.keep(_compute_variance(input_tensor, dim, keepdim, correction, lane_axes))
     return multiply_by_scalar(variance, scalar * scalar)
 
 
@@ -121,7 +121,7 @@ def _standard_deviation(
     input_tensor: torch.Tensor, dim: Dims, keepdim: bool, scalar: float, correction: bool, lane_axes: int
 ) -> torch.Tensor:
     """Standard deviation of the scaled values, with Bessel's correction by default."""
-    variance = engine.keep(_compute_variance(input_tensor, dim, keepdim, correction, lane_axes))
+    variance = fpu.keep(_compute_variance(input_tensor, dim, keepdim, correction, lane_axes))
     if not variance.requires_grad:
         return multiply_by_scalar(variance.sqrt(), abs(scalar))
     flat = variance == 0  # the root has no gradient there; torch's std gives 0

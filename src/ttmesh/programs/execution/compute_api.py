@@ -14,8 +14,8 @@ from ttmesh.chip.formats import packing
 from ttmesh.chip.formats.storage import finish
 from ttmesh.chip.formats.tiles import TILE_HEIGHT, TILE_WIDTH, tile_bytes
 from ttmesh.chip.formats.tilize import tilize, untilize
-from ttmesh.chip.numerics.engine_config import PHASES, EngineConfig
 from ttmesh.chip.numerics.exact_matmul import multiply_onto
+from ttmesh.chip.numerics.fpu_config import PHASES, FpuConfig
 from ttmesh.chip.numerics.fpu_elementwise import add_elements, multiply_elements
 from ttmesh.chip.numerics.packer import pack, to_bfloat16
 from ttmesh.chip.numerics.unpacker import unpack
@@ -60,7 +60,7 @@ UNARY: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 class Compute(KernelCore):
-    """The matrix and vector engines of a core. Registers hold tiles in tile order: [*lanes, tiles, 1024].
+    """The FPU and SFPU of a core. Registers hold tiles in tile order: [*lanes, tiles, 1024].
 
     `tiles=n` on an operation works on n tiles at once, from the given index on: what a loop over them would do.
     """
@@ -70,7 +70,7 @@ class Compute(KernelCore):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         config = self._kernel.config
-        assert isinstance(config, ComputeConfig), "only compute kernels get these engines"
+        assert isinstance(config, ComputeConfig), "only compute kernels get these units"
         self._is_fp32 = config.fp32_dest_acc_en
         # Half of the destination registers at a time: 8 tiles of 16 bit, 4 of 32 (tt-metal, double-buffered dest).
         self._capacity = 4 if self._is_fp32 else 8
@@ -78,14 +78,14 @@ class Compute(KernelCore):
         self._acquire_site: Site | None = None  # where
         self._registers: dict[int, torch.Tensor] = {}
         self._block: tuple[int, int, torch.Tensor] | None = None
-        self._chip: EngineConfig | None = None  # how the matrix engine computes; None: float32, rounded once
+        self._chip: FpuConfig | None = None  # how the FPU computes; None: float32, rounded once
 
     def follow_chip(self, arch: Arch) -> None:
         """Compute with the chip's arithmetic, bit for bit."""
         config = self._kernel.config
-        assert isinstance(config, ComputeConfig), "only compute kernels get these engines"
+        assert isinstance(config, ComputeConfig), "only compute kernels get these units"
         fidelity = config.math_fidelity if config.math_fidelity in PHASES else MathFidelity.HiFi4
-        self._chip = EngineConfig(arch, fidelity, self._is_fp32)
+        self._chip = FpuConfig(arch, fidelity, self._is_fp32)
 
     # ---- registers
 

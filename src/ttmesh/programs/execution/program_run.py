@@ -159,8 +159,8 @@ def _run_plan(mesh: MeshDevice, cells: Sequence[Cell], plan: Plan, frame: Frame)
             l1 = chips.cores[core.y * memory.columns + core.x]
             for handle, kernel in launch.placement.kernels.get(core, ()):
                 args, common = launch.args.get((handle, core), ()), launch.common.get(handle, ())
-                engine = Compute if isinstance(kernel.config, ComputeConfig) else DataMovement
-                processor = engine(kernel, args, common, launch.placement, memory, chips, l1, running)
+                fpu = Compute if isinstance(kernel.config, ComputeConfig) else DataMovement
+                processor = fpu(kernel, args, common, launch.placement, memory, chips, l1, running)
                 if isinstance(processor, Compute) and launch.numerics != numerics_mode.IDEAL:
                     processor.follow_chip(mesh.arch())
                 scheduler.add(_make_task(kernel, processor))

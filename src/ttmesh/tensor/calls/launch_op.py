@@ -17,8 +17,8 @@ from ttmesh.base.dtypes import BLOCK_FLOATS, Arch, DataType, bfloat16
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange
 from ttmesh.chip.memory import MemoryMap
-from ttmesh.chip.numerics import engine
-from ttmesh.chip.numerics.engine_config import EngineConfig
+from ttmesh.chip.numerics import fpu
+from ttmesh.chip.numerics.fpu_config import FpuConfig
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.queue.command_queue import Body
 from ttmesh.tensor.calls.argument_errors import check_types, shapes_misfit
@@ -135,7 +135,7 @@ class Operation:
       everything decided that the other arguments and the specs decide; None where there is none. Plans keep it.
     alias: the shape of the result where TT-NN hands the first tensor's own memory back, else None.
     min_rank: how many dims of the first tensor the lane function counts on: with fewer it would reach the mesh axes.
-    engine: how the matrix engine is set for a call, where TTMESH_NUMERICS is not ideal; None where it has no part in it.
+    fpu: how the FPU is set for a call, where TTMESH_NUMERICS is not ideal; None where it has no part in it.
     in_place: the lane function changes the values of `writes` themselves (and rounds them itself) instead of making
       new ones: a kv cache is not copied.
     """
@@ -157,7 +157,7 @@ class Operation:
     recheck: bool | Callable[[Arguments], bool] = False
     alias: Callable[[Call], Sequence[int] | None] | None = None
     min_rank: int = 0
-    engine: Callable[[Case], EngineConfig | None] | None = None
+    fpu: Callable[[Case], FpuConfig | None] | None = None
     lane_arguments: frozenset[str] = field(default_factory=frozenset)
 
 
@@ -368,10 +368,10 @@ def _plan(operation: Operation, call: Call, inputs: Arguments, key: Hashable) ->
     held = [kind.spec for kind in kinds]  # the kind's own object, so that a later read of the cell finds the same one
     lane, order = operation.lane, by_place(operation.lane)
     case = _case(call, lasting, names, held)
-    emulated = _engine_of(operation, case)
+    emulated = _fpu_of(operation, case)
     special = operation.specialise(case) if operation.specialise and emulated is None else None
     if emulated is not None:
-        lane = engine.run_in(emulated, lane)
+        lane = fpu.run_in(emulated, lane)
     elif special is not None:
         lane, order = special, [name for name in order if name in names or name in changing]
         lasting = dict.fromkeys(order)
@@ -409,16 +409,16 @@ def _case(call: Call, lasting: Arguments, names: Iterable[str], results: Sequenc
     return Case(lasting, tuple(names), call.specs, results, axes, options, mesh.arch(), mesh.heap.map)
 
 
-def _engine_of(operation: Operation, case: Case) -> engine.Engine | None:
-    """The engine that a call is computed with; None: torch's float32."""
+def _fpu_of(operation: Operation, case: Case) -> fpu.Fpu | None:
+    """The FPU that a call is computed with; None: torch's float32."""
     mode = numerics_mode.current()
-    if mode == numerics_mode.IDEAL or operation.engine is None:
+    if mode == numerics_mode.IDEAL or operation.fpu is None:
         return None
-    config = operation.engine(case)
-    return None if config is None else engine.Engine(config, mode == numerics_mode.EXACT)
+    config = operation.fpu(case)
+    return None if config is None else fpu.Fpu(config, mode == numerics_mode.EXACT)
 
 
-def _packed_formats(emulated: engine.Engine | None) -> frozenset[DataType]:
+def _packed_formats(emulated: fpu.Fpu | None) -> frozenset[DataType]:
     """What the chip's packer writes to its bits: block floats in every mode but ideal, bfloat16 where all bits count."""
     if numerics_mode.current() == numerics_mode.IDEAL:
         return frozenset()

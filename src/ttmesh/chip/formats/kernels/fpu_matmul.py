@@ -1,4 +1,4 @@
-"""Calls the compiled matrix engine."""
+"""Calls the compiled matmuls of the FPU."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class _Shape(ctypes.Structure):
 
 
 _SIGNATURES: dict[str, list[Any]] = {
-    "engine_matmul": [threads.POINTER, *[ctypes.c_void_p] * 3, ctypes.POINTER(_Shape)],
+    "fpu_matmul": [threads.POINTER, *[ctypes.c_void_p] * 3, ctypes.POINTER(_Shape)],
     "accumulate_block": [threads.POINTER, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int],
 }
 
 
 def supports(values: torch.Tensor) -> bool:
     """Whether the kernel can take these values."""
-    return values.device.type == "cpu" and library("engine_matmul") is not None
+    return values.device.type == "cpu" and library("fpu_matmul") is not None
 
 
 def multiply(
@@ -82,9 +82,7 @@ def _run(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, options: tuple[int
     pieces = batches * -(-columns // COLUMNS)
     count = torch.get_num_threads() if batches * rows * depth * columns >= SPLIT_PRODUCTS else 1
     team = threads.Threads(threads.parallel() if count > 1 else None, min(count, pieces), 1)
-    done = _function("engine_matmul")(
-        ctypes.byref(team), a.data_ptr(), b.data_ptr(), out.data_ptr(), ctypes.byref(shape)
-    )
+    done = _function("fpu_matmul")(ctypes.byref(team), a.data_ptr(), b.data_ptr(), out.data_ptr(), ctypes.byref(shape))
     if not done:
         raise MemoryError(f"no memory to prepare {a.nbytes * 3} B of activations")
 
@@ -95,4 +93,4 @@ def _neighbours(values: torch.Tensor) -> torch.Tensor:
 
 
 def _function(name: str) -> ctypes._NamedFuncPointer:
-    return find_function("engine_matmul", name, *_SIGNATURES[name])
+    return find_function("fpu_matmul", name, *_SIGNATURES[name])

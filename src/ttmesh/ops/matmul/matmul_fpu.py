@@ -10,7 +10,7 @@ import torch
 
 from ttmesh.base.dtypes import BLOCK_FLOATS, Arch, BufferType, DataType, MathFidelity, bfloat16, float32
 from ttmesh.chip.numerics import exact_matmul, realistic_matmul
-from ttmesh.chip.numerics.engine_config import PHASES, EngineConfig
+from ttmesh.chip.numerics.fpu_config import PHASES, FpuConfig
 from ttmesh.chip.numerics.fpu_elementwise import add_elements
 from ttmesh.chip.numerics.packer import pack, pack_lanes
 from ttmesh.chip.numerics.unpacker import unpack
@@ -24,10 +24,10 @@ FORMATS = BLOCK_FLOATS | {bfloat16, float32}
 Matmul = Callable[..., torch.Tensor]
 
 
-def engine_matmul_of(
+def fpu_matmul_of(
     case: Case, activation: Callable[[torch.Tensor], torch.Tensor] | None, *, exact: bool
 ) -> Matmul | None:
-    """The matmul of a call in the matrix engine's arithmetic; None if the engine does not compute it."""
+    """The matmul of a call in the FPU's arithmetic; None if the FPU does not compute it."""
     formats = {spec.dtype for spec in (*case.specs, *case.results)}
     if not formats <= FORMATS or min(len(spec.shape) for spec in case.specs[:2]) < 2:
         return None
@@ -57,14 +57,14 @@ def _gemm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return multiply_matrices(a, b) if a.dim() == b.dim() == 2 else torch.matmul(a, b)
 
 
-def _add_bias(dest: torch.Tensor, bias: torch.Tensor, dtype: DataType, config: EngineConfig) -> torch.Tensor:
+def _add_bias(dest: torch.Tensor, bias: torch.Tensor, dtype: DataType, config: FpuConfig) -> torch.Tensor:
     """Add the bias: the packed result is unpacked into SrcA, the bias into SrcB."""
     partial_format = exact_matmul.partial_dtype(config)
     partial = unpack(pack(dest, partial_format), partial_format, fp32_dest=config.fp32_dest)
     return add_elements(partial, unpack(bias, dtype, fp32_dest=config.fp32_dest), config)
 
 
-def resolve(case: Case) -> EngineConfig:
+def resolve(case: Case) -> FpuConfig:
     """Fidelity, destination, partials and blocks as TT-NN 0.81.1 resolves them for this call."""
     a, b, out = case.specs[0], case.specs[1], case.results[0]
     config = _with_compute_config(case, a.dtype, b.dtype, out.dtype)
@@ -88,29 +88,29 @@ def resolve(case: Case) -> EngineConfig:
     return replace(config, k_block=tiles * TILE)
 
 
-def resolve_addmm(case: Case) -> EngineConfig | None:
+def resolve_addmm(case: Case) -> FpuConfig | None:
     """The matmul in addmm: its second and third tensor."""
     return _resolve_pair(case, case.specs[1:3])
 
 
-def resolve_sparse(case: Case) -> EngineConfig | None:
+def resolve_sparse(case: Case) -> FpuConfig | None:
     """A sparse matmul is set up like any other."""
     return _resolve_pair(case, case.specs[:2])
 
 
-def _resolve_pair(case: Case, specs: Sequence[TensorSpec]) -> EngineConfig | None:
+def _resolve_pair(case: Case, specs: Sequence[TensorSpec]) -> FpuConfig | None:
     formats = {spec.dtype for spec in (*specs, *case.results)}
     if not formats <= FORMATS or any(0 in spec.shape for spec in specs):
         return None
     return resolve(replace(case, specs=specs))
 
 
-def _with_compute_config(case: Case, a: DataType, b: DataType, out: DataType) -> EngineConfig:
+def _with_compute_config(case: Case, a: DataType, b: DataType, out: DataType) -> FpuConfig:
     formats = {"a_dtype": a, "b_dtype": b, "out_dtype": out}
     given: Any = case["compute_kernel_config"]
     if given is not None:
         fidelity = given.math_fidelity if given.math_fidelity in PHASES else MathFidelity.HiFi4
-        return EngineConfig(case.arch, fidelity, given.fp32_dest_acc_en, given.packer_l1_acc, **formats)
+        return FpuConfig(case.arch, fidelity, given.fp32_dest_acc_en, given.packer_l1_acc, **formats)
     fp32_dest = out is float32
     if a is float32 and b is float32:
         fidelity = MathFidelity.HiFi4 if case.arch is Arch.BLACKHOLE else MathFidelity.HiFi3
@@ -118,4 +118,4 @@ def _with_compute_config(case: Case, a: DataType, b: DataType, out: DataType) ->
         fidelity = MathFidelity.LoFi
     else:
         fidelity = MathFidelity.HiFi2
-    return EngineConfig(case.arch, fidelity, fp32_dest, not fp32_dest, **formats)
+    return FpuConfig(case.arch, fidelity, fp32_dest, not fp32_dest, **formats)

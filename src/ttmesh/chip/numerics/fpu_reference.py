@@ -1,4 +1,4 @@
-"""The multiplication of the matrix engine by its rules, in torch: slow, plain, the reference of the compiled kernel.
+"""The multiplication of the FPU by its rules, in torch: slow, plain, the reference of the compiled kernel.
 
 The multiplier takes 5 bits of SrcA (weights) and 7 of SrcB (activations); fidelity phases bring the other bits. Sixteen
 of K make two groups of eight products, each aligned to its own largest exponent without guard bits.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import torch
 
-from ttmesh.chip.numerics.engine_config import EngineConfig
 from ttmesh.chip.numerics.float_bits import BIAS, NOTHING, compose, fields, shift_away, shift_up
+from ttmesh.chip.numerics.fpu_config import FpuConfig
 
 GROUP = 8
 STEP = 16  # of K in one instruction
@@ -20,7 +20,7 @@ _DEST_BITS, _STEP_BITS, _NARROW_BITS = 24, 11, 8
 Parts = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # sign, exponent (0: the operand is zero), 5 or 7 bits
 
 
-def multiply(a: torch.Tensor, b: torch.Tensor, config: EngineConfig, dest: torch.Tensor | None = None) -> torch.Tensor:
+def multiply(a: torch.Tensor, b: torch.Tensor, config: FpuConfig, dest: torch.Tensor | None = None) -> torch.Tensor:
     """Destination registers after [n, M, K] @ [n, K, N] of unpacked operands, on top of `dest`; float32."""
     n, rows, depth = a.shape
     columns = b.shape[-1]
@@ -37,7 +37,7 @@ def _rows(values: torch.Tensor, at_once: int) -> list[torch.Tensor]:
     return [values[:, row : row + at_once] for row in range(0, values.shape[1], at_once)]
 
 
-def _multiply(a: torch.Tensor, b: torch.Tensor, config: EngineConfig, dest: torch.Tensor) -> torch.Tensor:
+def _multiply(a: torch.Tensor, b: torch.Tensor, config: FpuConfig, dest: torch.Tensor) -> torch.Tensor:
     for tile in range(0, a.shape[-1], TILE):
         for phase in range(config.phases):
             for k in range(tile, tile + TILE, STEP):
@@ -80,7 +80,7 @@ def write_dest(
     first: tuple[torch.Tensor, torch.Tensor],
     second: tuple[torch.Tensor, torch.Tensor] | None,
     dest: torch.Tensor,
-    config: EngineConfig,
+    config: FpuConfig,
 ) -> torch.Tensor:
     """Sums (10 fraction bits, with their exponents) and destination at the largest exponent, added and rounded."""
     sign, exponent, fraction = fields(dest)

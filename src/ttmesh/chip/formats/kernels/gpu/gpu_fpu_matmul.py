@@ -1,4 +1,4 @@
-"""The matrix engine's products on a GPU, bit for bit, by engine_matmul.cu, where no exponent can leave the range.
+"""The FPU's products on a GPU, bit for bit, by fpu_matmul.cu, where no exponent can leave the range.
 
 CUDA C rather than Triton: eight of a thread's products at a time stay in registers, exponents are compared two in a word,
 and additions round down, none of which Triton can say.
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.nn.functional import pad
 
-TILE, ROWS, COLUMNS, THREADS = 32, 64, 64, 256  # as in engine_matmul.cu
+TILE, ROWS, COLUMNS, THREADS = 32, 64, 64, 256  # as in fpu_matmul.cu
 LEAST, MOST = 83, 172  # biased exponents of operands: products, sums and what is left when they cancel stay normal
 
 
@@ -95,7 +95,7 @@ def _kernel(name: str) -> Callable[..., Any]:
 
 @functools.cache
 def _source() -> str:
-    return Path(__file__).with_name("engine_matmul.cu").read_text()
+    return Path(__file__).with_name("fpu_matmul.cu").read_text()
 
 
 def warm_up() -> None:

@@ -1,4 +1,4 @@
-"""What operations compute with: torch outside a call, the chip's engine inside one, at every width and format."""
+"""What operations compute with: torch outside a call, the chip's FPU inside one, at every width and format."""
 
 from __future__ import annotations
 
@@ -6,53 +6,53 @@ import pytest
 import torch
 
 from ttmesh.base.dtypes import MathFidelity, bfloat4_b, bfloat8_b
-from ttmesh.chip.numerics import engine, engine_sums
-from ttmesh.chip.numerics.engine_config import EngineConfig
+from ttmesh.chip.numerics import fpu, fpu_sums
+from ttmesh.chip.numerics.fpu_config import FpuConfig
 from ttmesh.chip.numerics.fpu_pools import sum_columns, sum_rows
 from ttmesh.chip.numerics.packer import pack, pack_block_floats, pack_codes
 from ttmesh.chip.numerics.unpacker import unpack_codes
 
-NARROW = EngineConfig(fidelity=MathFidelity.HiFi4)
-WIDE = EngineConfig(fidelity=MathFidelity.HiFi4, fp32_dest=True)
+NARROW = FpuConfig(fidelity=MathFidelity.HiFi4)
+WIDE = FpuConfig(fidelity=MathFidelity.HiFi4, fp32_dest=True)
 
 
-def _inside(config: EngineConfig, function, *operands: torch.Tensor, exact: bool = True) -> torch.Tensor:
-    return engine.run_in(engine.Engine(config, exact), function)(*operands)
+def _inside(config: FpuConfig, function, *operands: torch.Tensor, exact: bool = True) -> torch.Tensor:
+    return fpu.run_in(fpu.Fpu(config, exact), function)(*operands)
 
 
 def test_outside_a_call_everything_is_torch_s() -> None:
     a, b = torch.randn(8, 40), torch.randn(40, 8)
 
-    assert torch.equal(engine.matmul(a, b), a @ b)
-    assert torch.equal(engine.total(a, (-1,)), a.sum(-1))
-    assert torch.equal(engine.multiply(a, a), a * a)
-    assert engine.keep(a) is a
+    assert torch.equal(fpu.matmul(a, b), a @ b)
+    assert torch.equal(fpu.total(a, (-1,)), a.sum(-1))
+    assert torch.equal(fpu.multiply(a, a), a * a)
+    assert fpu.keep(a) is a
 
 
 def test_gradients_are_torch_s_inside_a_call_too() -> None:
     a, b = torch.randn(8, 40, requires_grad=True), torch.randn(40, 8)
 
-    result = _inside(NARROW, engine.matmul, a, b)
+    result = _inside(NARROW, fpu.matmul, a, b)
 
     assert torch.equal(result, a @ b)
     assert result.requires_grad
 
 
-def test_an_engine_ends_with_its_call_and_after_an_error() -> None:
+def test_an_fpu_ends_with_its_call_and_after_an_error() -> None:
     def fail() -> None:
         raise ValueError("in the body")
 
     with pytest.raises(ValueError, match="in the body"):
         _inside(NARROW, fail)
 
-    assert engine.active_config() is None
+    assert fpu.active_config() is None
 
 
 @pytest.mark.parametrize("exact", [False, True])
 def test_ones_summed_in_16_bits_stop_growing_as_on_the_chip(exact: bool) -> None:
     ones = torch.ones(32, 6144)
 
-    narrow, wide = (_inside(c, lambda x: engine.total(x, (-1,)), ones, exact=exact) for c in (NARROW, WIDE))
+    narrow, wide = (_inside(c, lambda x: fpu.total(x, (-1,)), ones, exact=exact) for c in (NARROW, WIDE))
 
     assert torch.equal(narrow, torch.full((32,), 8192.0))  # tt-metal #8449
     assert torch.equal(wide, torch.full((32,), 6144.0))
@@ -61,8 +61,8 @@ def test_ones_summed_in_16_bits_stop_growing_as_on_the_chip(exact: bool) -> None
 def test_exact_sums_are_those_of_pooling_and_of_products_with_ones() -> None:
     values = torch.randn(3, 64, 96).bfloat16().float()
 
-    assert torch.equal(engine_sums.total(values, (-1,), NARROW, keepdim=True, exact=True), sum_columns(values, NARROW))
-    assert torch.equal(engine_sums.total(values, (-2,), NARROW, keepdim=True, exact=True), sum_rows(values, NARROW))
+    assert torch.equal(fpu_sums.total(values, (-1,), NARROW, keepdim=True, exact=True), sum_columns(values, NARROW))
+    assert torch.equal(fpu_sums.total(values, (-2,), NARROW, keepdim=True, exact=True), sum_rows(values, NARROW))
 
 
 @pytest.mark.parametrize("dims", [(-1,), (-2,), (-3,), (-1, -2), (-1, -3), (-4, -2, -1), (-4, -3, -2, -1)])
@@ -71,7 +71,7 @@ def test_exact_sums_are_those_of_pooling_and_of_products_with_ones() -> None:
 def test_sums_over_any_dims_are_near_torch_s(dims: tuple[int, ...], keepdim: bool, exact: bool) -> None:
     values = torch.randn(2, 3, 33, 40)
 
-    found = engine_sums.total(values, dims, WIDE, keepdim=keepdim, exact=exact)
+    found = fpu_sums.total(values, dims, WIDE, keepdim=keepdim, exact=exact)
 
     expected = values.sum(dims, keepdim)
     assert found.shape == expected.shape
@@ -83,8 +83,8 @@ def test_sums_over_any_dims_are_near_torch_s(dims: tuple[int, ...], keepdim: boo
 def test_float32_is_cut_not_rounded_on_its_way_into_a_sum() -> None:
     values = torch.full((32, 32), 1 + 2**-10 + 2**-11)
 
-    assert torch.equal(engine_sums.total(values, (-1,), WIDE), torch.full((32,), 32 * (1 + 2**-10)))
-    assert torch.equal(engine_sums.total(values, (-1,), NARROW), torch.full((32,), 32.0))
+    assert torch.equal(fpu_sums.total(values, (-1,), WIDE), torch.full((32,), 32 * (1 + 2**-10)))
+    assert torch.equal(fpu_sums.total(values, (-1,), NARROW), torch.full((32,), 32.0))
 
 
 @pytest.mark.parametrize("dtype", [bfloat8_b, bfloat4_b])

@@ -1,6 +1,6 @@
-"""The model of the matrix engine gives the bits of a simulator of the chip, on both architectures, 0 differences.
+"""The model of the FPU gives the bits of a simulator of the chip, on both architectures, 0 differences.
 
-engine_goldens.npz holds operands and results as patterns (uint16 bfloat16, uint32 float32, uint8 block-float codes); keys
+fpu_goldens.npz holds operands and results as patterns (uint16 bfloat16, uint32 float32, uint8 block-float codes); keys
 are paths such as mm/<data>/K<K>/<in0>x<in1>/<fidelity>_dst<bits>. A key with @wh is Wormhole's where it differs.
 """
 
@@ -15,14 +15,14 @@ import pytest
 import torch
 
 from ttmesh.base.dtypes import Arch, DataType, MathFidelity, bfloat4_b, bfloat8_b, bfloat16, float32
-from ttmesh.chip.numerics.engine_config import EngineConfig
 from ttmesh.chip.numerics.exact_matmul import dest_of_matmul
+from ttmesh.chip.numerics.fpu_config import FpuConfig
 from ttmesh.chip.numerics.fpu_elementwise import add_elements, add_lanes, multiply_elements
 from ttmesh.chip.numerics.fpu_pools import max_rows, sum_rows
 from ttmesh.chip.numerics.packer import accumulate, pack, pack_codes, to_bfloat16
 from ttmesh.chip.numerics.unpacker import unpack, unpack_codes
 
-FILE = Path(__file__).parent / "engine_goldens.npz"
+FILE = Path(__file__).parent / "fpu_goldens.npz"
 FORMATS = {"bf16": bfloat16, "fp32": float32, "bf8": bfloat8_b, "bf4": bfloat4_b}
 ARCHITECTURES = [Arch.WORMHOLE_B0, Arch.BLACKHOLE]
 Goldens = dict[str, npt.NDArray[np.generic]]
@@ -59,9 +59,9 @@ def _differences(result: torch.Tensor, golden: npt.NDArray[np.generic]) -> int:
     return int((result.contiguous().view(torch.int32) != _values(golden).view(torch.int32)).sum())
 
 
-def _config(name: str, arch: Arch) -> EngineConfig:
+def _config(name: str, arch: Arch) -> FpuConfig:
     fidelity = next((f for f in MathFidelity if f.name in name.split("_")), MathFidelity.HiFi4)
-    return EngineConfig(arch=arch, fidelity=fidelity, fp32_dest=name.endswith("dst32"))
+    return FpuConfig(arch=arch, fidelity=fidelity, fp32_dest=name.endswith("dst32"))
 
 
 def _compare_matmul(goldens: Goldens, folder: str, arch: Arch) -> None:
@@ -120,7 +120,7 @@ def test_elementwise_has_the_bits_of_the_chip(goldens: Goldens, arch: Arch, fold
 def test_packer_has_the_bits_of_the_chip(goldens: Goldens, fp32_dest: bool) -> None:
     folder, bits = "pack/normal/K64/bf16xbf16", 32 if fp32_dest else 16
     a, b = _values(goldens[f"{folder}/in0_u"]), _values(goldens[f"{folder}/in1_u"])
-    config = EngineConfig(fidelity=MathFidelity.HiFi4, fp32_dest=fp32_dest, arch=Arch.BLACKHOLE)
+    config = FpuConfig(fidelity=MathFidelity.HiFi4, fp32_dest=fp32_dest, arch=Arch.BLACKHOLE)
 
     dest = dest_of_matmul(a, b, config)
 
@@ -147,7 +147,7 @@ def test_l1_accumulation_has_the_bits_of_the_chip(
 ) -> None:
     folder = "pack/normal/K64/bf16xbf16"
     a, b = _values(goldens[f"{folder}/in0_u"]), _values(goldens[f"{folder}/in1_u"])
-    dest = dest_of_matmul(a, b, EngineConfig(fidelity=MathFidelity.HiFi4, fp32_dest=fp32_dest, arch=Arch.BLACKHOLE))
+    dest = dest_of_matmul(a, b, FpuConfig(fidelity=MathFidelity.HiFi4, fp32_dest=fp32_dest, arch=Arch.BLACKHOLE))
 
     result = accumulate(_values(goldens[f"{folder}/l1acc_{name}_old"]), pack(dest, dtype), dtype)
 

@@ -44,7 +44,7 @@ class OperandMasks:
 
 
 _SIGNATURES: dict[str, list[Any]] = {
-    "engine_gemm": [threads.POINTER, *[ctypes.c_void_p] * 3, ctypes.POINTER(_GemmShape), ctypes.c_float],
+    "fpu_gemm": [threads.POINTER, *[ctypes.c_void_p] * 3, ctypes.POINTER(_GemmShape), ctypes.c_float],
     "pack_bfloat16": [threads.POINTER, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64],
 }
 
@@ -52,7 +52,7 @@ _SIGNATURES: dict[str, list[Any]] = {
 def supports(*operands: torch.Tensor) -> bool:
     """Whether the kernel can take these values."""
     known = all(o.device.type == "cpu" and o.dtype in (torch.bfloat16, torch.float32) for o in operands)
-    return known and library("engine_gemm") is not None
+    return known and library("fpu_gemm") is not None
 
 
 def multiply(a: torch.Tensor, b: torch.Tensor, masks: OperandMasks, *, block: int | None, lower: float) -> torch.Tensor:
@@ -105,9 +105,9 @@ def _run(
     count = torch.get_num_threads() if batches * rows * depth * columns >= SPLIT_PRODUCTS else 1
     team = threads.Threads(threads.parallel() if count > 1 else None, min(count, pieces), 1)
     pointers = a.data_ptr(), b.data_ptr(), out.data_ptr()
-    if not _function("engine_gemm")(ctypes.byref(team), *pointers, ctypes.byref(shape), lower):
+    if not _function("fpu_gemm")(ctypes.byref(team), *pointers, ctypes.byref(shape), lower):
         raise MemoryError(f"no memory to prepare {batches * rows * deep * 4 * masks.terms} B of activations")
 
 
 def _function(name: str) -> ctypes._NamedFuncPointer:
-    return find_function("engine_gemm", name, *_SIGNATURES[name])
+    return find_function("fpu_gemm", name, *_SIGNATURES[name])

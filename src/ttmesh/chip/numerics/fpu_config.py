@@ -1,4 +1,4 @@
-"""What decides how the matrix engine computes one call."""
+"""What decides how the FPU computes one call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PHASES = {MathFidelity.LoFi: 1, MathFidelity.HiFi2: 2, MathFidelity.HiFi3: 3, Ma
 
 
 @dataclass(frozen=True)
-class EngineConfig:
+class FpuConfig:
     """One call's settings, all resolved; `a` is the activations' operand, `b` the weights'."""
 
     arch: Arch = Arch.WORMHOLE_B0

@@ -1,4 +1,4 @@
-"""Sums of the matrix engine: over W a multiplication with ones (data in SrcB), over H a pooling (data in SrcA)."""
+"""Sums of the FPU: over W a multiplication with ones (data in SrcB), over H a pooling (data in SrcA)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 
 from ttmesh.base.dtypes import MathFidelity, bfloat4_b, bfloat16, float32
 from ttmesh.chip.numerics import realistic_matmul
-from ttmesh.chip.numerics.engine_config import EngineConfig
 from ttmesh.chip.numerics.exact_matmul import dest_of_matmul
+from ttmesh.chip.numerics.fpu_config import FpuConfig
 from ttmesh.chip.numerics.packer import pack
 from ttmesh.chip.numerics.unpacker import unpack
 
@@ -23,7 +23,7 @@ _SRC_B_UPPER, _SRC_A_UPPER = ~0x1FFFF, ~0x7FFFF  # what the first phase multipli
 def total(
     values: torch.Tensor,
     dims: Sequence[int],
-    config: EngineConfig,
+    config: FpuConfig,
     *,
     keepdim: bool = False,
     scaler: float = 1.0,
@@ -63,7 +63,7 @@ def _scaler_of(scaler: float, dtype: torch.dtype) -> float:
     return float(unpack(torch.tensor([scaler]), float32, fp32_dest=True))
 
 
-def _sum(values: torch.Tensor, dim: int, config: EngineConfig, scaler: float, *, close: bool) -> torch.Tensor:
+def _sum(values: torch.Tensor, dim: int, config: FpuConfig, scaler: float, *, close: bool) -> torch.Tensor:
     flat = values.dim() < 2
     matrix = values.unsqueeze(0) if flat else values
     if dim == WIDTH:
@@ -87,7 +87,7 @@ def _columns_of(values: torch.Tensor, outer: Sequence[int]) -> torch.Tensor:
     return moved.reshape(prod(values.shape[i] for i in summed), -1)
 
 
-def _close(wide: torch.Tensor, dims: Sequence[int], config: EngineConfig, keepdim: bool) -> torch.Tensor:
+def _close(wide: torch.Tensor, dims: Sequence[int], config: FpuConfig, keepdim: bool) -> torch.Tensor:
     """Operands cut to the bits that the fidelity multiplies, summed in float32."""
     truncated = unpack(wide, float32, fp32_dest=config.fp32_dest)
     if WIDTH in dims and config.fidelity in (MathFidelity.LoFi, MathFidelity.HiFi2):

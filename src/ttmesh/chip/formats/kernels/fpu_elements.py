@@ -1,4 +1,4 @@
-"""Calls the compiled additions of the matrix engine."""
+"""Calls the compiled additions of the FPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SMALL_ELEMENTS = threads.SPLIT_BYTES // 2  # of bfloat16: below this one thread 
 
 def supports(values: torch.Tensor) -> bool:
     """Whether the kernel can take these values."""
-    return values.device.type == "cpu" and library("engine_elements") is not None
+    return values.device.type == "cpu" and library("fpu_elements") is not None
 
 
 def add(a: torch.Tensor, b: torch.Tensor, *, negate: bool) -> torch.Tensor:
@@ -32,7 +32,7 @@ def add(a: torch.Tensor, b: torch.Tensor, *, negate: bool) -> torch.Tensor:
 
 def make_small_adder(general: Add, *, negate: bool) -> Add:
     """a + b or a - b of small bfloat16 tensors of one shape in one frame; anything else is handed to `general`."""
-    if library("engine_elements") is None:
+    if library("fpu_elements") is None:
         return general
     function, flag = _function(), int(negate)
 
@@ -53,7 +53,7 @@ def make_small_adder(general: Add, *, negate: bool) -> Add:
 
 @functools.cache
 def _function() -> ctypes._NamedFuncPointer:
-    compiled = library("engine_elements")
+    compiled = library("fpu_elements")
     assert compiled is not None, "called without asking supports()"
     function: ctypes._NamedFuncPointer = compiled.add_elements
     function.argtypes = [threads.POINTER, *[ctypes.c_void_p] * 3, ctypes.c_int64, ctypes.c_int, ctypes.c_int]

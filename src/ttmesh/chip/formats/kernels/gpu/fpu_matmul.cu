@@ -1,12 +1,12 @@
-/* The matrix engine's products on a GPU, bit for bit; chip/numerics/matrix_engine.py has the rules.
+/* The FPU's products on a GPU, bit for bit; chip/numerics/fpu_reference.py has the rules.
  *
- * As in ../engine_matmul.c a group of eight products, aligned and rounded, is eight fused multiply-adds. Here the
+ * As in ../fpu_matmul.c a group of eight products, aligned and rounded, is eight fused multiply-adds. Here the
  * accumulator begins at 1.5 * 2^23 units of the group's own exponent, so that operands need no scaling; SrcB's parts carry
  * the factor 1 + 2^-14 that pushes ties away from zero. A write to a 16-bit destination is four more additions of that
  * kind, two of them rounded down: a sum is rounded to the 24-bit place and then to the 11-bit place, ties up each time,
  * which is adding 1/2 + 2^-14 of a place and rounding down once.
  *
- * Exponents of operands are 83 to 172 (gpu_engine_matmul.py asks): nothing leaves the range of normal numbers. */
+ * Exponents of operands are 83 to 172 (gpu_fpu_matmul.py asks): nothing leaves the range of normal numbers. */
 
 #define TILE 32   /* of K */
 #define GROUP 8

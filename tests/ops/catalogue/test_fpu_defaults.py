@@ -1,4 +1,4 @@
-"""Operations of the matrix engine follow TTMESH_NUMERICS with TT-NN's defaults, and the page lists every one of them."""
+"""Operations of the FPU follow TTMESH_NUMERICS with TT-NN's defaults, and the page lists every one of them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import ttmesh
 from ttmesh import ttnn
 from ttmesh.base import numerics_mode, settings
 from ttmesh.base.dtypes import DataType, MathFidelity, bfloat8_b, bfloat16, float32
-from ttmesh.chip.numerics import engine
-from ttmesh.chip.numerics.engine_config import EngineConfig
+from ttmesh.chip.numerics import fpu
+from ttmesh.chip.numerics.fpu_config import FpuConfig
 from ttmesh.ops.catalogue import families
-from ttmesh.ops.catalogue.engine_defaults import NOT_IN_TABLE, engine_rules
+from ttmesh.ops.catalogue.fpu_defaults import NOT_IN_TABLE, fpu_rules
 from ttmesh.ops.configs.compute_config import WormholeComputeKernelConfig
 
 PAGE = Path(__file__).parents[3] / "docs" / "numerics.md"
@@ -39,16 +39,16 @@ def _pcc(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 @pytest.fixture
-def settled(monkeypatch: pytest.MonkeyPatch) -> list[EngineConfig]:
-    """The settings of every engine that a call used."""
-    used: list[EngineConfig] = []
-    before = engine.run_in
+def settled(monkeypatch: pytest.MonkeyPatch) -> list[FpuConfig]:
+    """The settings of every FPU that a call used."""
+    used: list[FpuConfig] = []
+    before = fpu.run_in
 
-    def run_in(chosen: engine.Engine, lane: Callable[..., Any]) -> Callable[..., Any]:
+    def run_in(chosen: fpu.Fpu, lane: Callable[..., Any]) -> Callable[..., Any]:
         used.append(chosen.config)
         return before(chosen, lane)
 
-    monkeypatch.setattr(engine, "run_in", run_in)
+    monkeypatch.setattr(fpu, "run_in", run_in)
     return used
 
 
@@ -61,7 +61,7 @@ def test_realistic_is_what_users_get(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_operation_in_the_tables_is_on_the_page() -> None:
     known, page = families.load(), PAGE.read_text()
-    listed = {name for name in (*engine_rules, *NOT_IN_TABLE) if name in known}
+    listed = {name for name in (*fpu_rules, *NOT_IN_TABLE) if name in known}
     missing = [name for name in sorted(listed) if f"`{name.rpartition('.')[2]}`" not in page]
     forms = ("moreh_", "scaled_dot_product_attention")  # the page names these families by their forms
 
@@ -83,7 +83,7 @@ CALLS: dict[str, tuple[Callable[[Any, Any], Any], str, bool]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_defaults_are_those_that_ttnn_printed(mesh: ttnn.MeshDevice, settled: list[EngineConfig], name: str) -> None:
+def test_defaults_are_those_that_ttnn_printed(mesh: ttnn.MeshDevice, settled: list[FpuConfig], name: str) -> None:
     a, b = _on(mesh, torch.ones(1, 1, 64, 64)), _on(mesh, torch.ones(1, 1, 64, 64))
     call, fidelity, wide = CALLS[name]
 
@@ -93,7 +93,7 @@ def test_defaults_are_those_that_ttnn_printed(mesh: ttnn.MeshDevice, settled: li
     assert (settled[0].fidelity.name, settled[0].fp32_dest) == (fidelity, wide)
 
 
-def test_a_compute_config_wins_over_the_default(mesh: ttnn.MeshDevice, settled: list[EngineConfig]) -> None:
+def test_a_compute_config_wins_over_the_default(mesh: ttnn.MeshDevice, settled: list[FpuConfig]) -> None:
     config = WormholeComputeKernelConfig(math_fidelity=MathFidelity.LoFi, fp32_dest_acc_en=True)
 
     with ttmesh.numerics("realistic"):
@@ -103,7 +103,7 @@ def test_a_compute_config_wins_over_the_default(mesh: ttnn.MeshDevice, settled: 
     assert settled[0].fp32_dest
 
 
-def test_integers_and_float32_means_take_the_vector_unit(mesh: ttnn.MeshDevice, settled: list[EngineConfig]) -> None:
+def test_integers_and_float32_means_take_the_vector_unit(mesh: ttnn.MeshDevice, settled: list[FpuConfig]) -> None:
     fine = torch.full((32, 32), 1 + 2**-20)
 
     with ttmesh.numerics("realistic"):

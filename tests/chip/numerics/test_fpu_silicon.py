@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from ttmesh.base.dtypes import Arch, MathFidelity, bfloat16, float32
-from ttmesh.chip.numerics.engine_config import EngineConfig
 from ttmesh.chip.numerics.exact_matmul import matmul
+from ttmesh.chip.numerics.fpu_config import FpuConfig
 from ttmesh.chip.numerics.fpu_elementwise import multiply_elements
 
 
@@ -22,7 +22,7 @@ def _grid(count: int, seed: int) -> torch.Tensor:
 def test_a_blackhole_card_s_worst_error_and_norm(packer_l1_acc: bool) -> None:
     """tt-metal's gtest on a p100a: worst difference 0.090, relative Frobenius norm 0.0043, PCC above 0.99999."""
     a, b = _grid(64 * 64, 801).view(64, 64), _grid(64 * 64, 802).view(64, 64)
-    config = EngineConfig(
+    config = FpuConfig(
         Arch.BLACKHOLE,
         MathFidelity.HiFi3,
         False,
@@ -45,7 +45,7 @@ def test_a_blackhole_card_s_worst_error_and_norm(packer_l1_acc: bool) -> None:
 @pytest.mark.parametrize(("fp32_dest", "silicon"), [(False, 128.0), (True, 32.0)])
 def test_cancelling_pairs_give_128_where_float32_is_cut_to_bfloat16(fp32_dest: bool, silicon: float) -> None:
     a = torch.tensor([1024.0, -1023.0]).repeat(64, 32)
-    config = EngineConfig(
+    config = FpuConfig(
         Arch.BLACKHOLE, MathFidelity.HiFi3, fp32_dest, False, 64, a_dtype=float32, b_dtype=float32, out_dtype=float32
     )
 
@@ -57,7 +57,7 @@ def test_all_ones_over_6144_drift_in_a_16_bit_destination(fp32_dest: bool, silic
     """tt-metal #8449."""
     ones = torch.ones(1, 6144, dtype=torch.bfloat16)
 
-    assert matmul(ones, ones.mT, EngineConfig(fp32_dest=fp32_dest, k_block=64)).item() == silicon
+    assert matmul(ones, ones.mT, FpuConfig(fp32_dest=fp32_dest, k_block=64)).item() == silicon
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_all_ones_over_6144_drift_in_a_16_bit_destination(fp32_dest: bool, silic
 def test_products_of_single_numbers(a: float, b: float, fidelity: MathFidelity, silicon: float) -> None:
     left, right = (torch.tensor([value]).bfloat16().float() for value in (a, b))
 
-    assert multiply_elements(left, right, EngineConfig(fidelity=fidelity)).item() == silicon
+    assert multiply_elements(left, right, FpuConfig(fidelity=fidelity)).item() == silicon
 
 
 @pytest.mark.parametrize(("depth", "silicon"), [(512, 0.99), (1024, 0.98), (2048, 0.95)])
@@ -83,7 +83,7 @@ def test_uniform_matmuls_lose_correlation_with_depth(depth: int, silicon: float)
     a = torch.rand(128, depth, generator=generator).bfloat16()
     b = torch.rand(depth, 256, generator=generator).bfloat16()
 
-    result = matmul(a, b, EngineConfig(packer_l1_acc=True, k_block=64, out_dtype=bfloat16))
+    result = matmul(a, b, FpuConfig(packer_l1_acc=True, k_block=64, out_dtype=bfloat16))
 
     pair = torch.stack([result.double().flatten(), (a.double() @ b.double()).flatten()])
     assert silicon <= float(torch.corrcoef(pair)[0, 1]) < silicon + 0.011

@@ -1,4 +1,4 @@
-/* The matrix engine's products, bit for bit; chip/numerics/matrix_engine.py has the rules and the torch version.
+/* The FPU's products, bit for bit; chip/numerics/fpu_reference.py has the rules and the torch version.
  *
  * A group of eight products aligned to its largest exponent and rounded, ties away, is eight fused multiply-adds: the
  * accumulator starts at 1.5 * 2^23, where one unit is the last place, so that adding aligns and rounds to nearest, and a
@@ -358,7 +358,7 @@ static void multiply_panels(const void *data, int64_t begin, int64_t end) {
 }
 
 /* Float32 patterns x [batches, rows, depth] times w [batches, depth, columns]; out is contiguous. 0 without memory. */
-int engine_matmul(const Threads *threads, const uint32_t *x, const uint32_t *w, uint32_t *out, const Shape *shape) {
+int fpu_matmul(const Threads *threads, const uint32_t *x, const uint32_t *w, uint32_t *out, const Shape *shape) {
     const int64_t depth = (shape->depth + TILE - 1) / TILE * TILE;
     const int64_t padded_rows = (shape->rows + ROWS - 1) / ROWS * ROWS, rows = shape->batches * padded_rows;
     const int64_t elements = rows * depth, groups = elements / GROUP;
@@ -422,5 +422,5 @@ int check(void) {
     const Shape shape = {1, 1, 40, 3, 0, 40, 0, 3, 2, 1, 0, 0};
     for (int i = 0; i < 40; i++) x[i] = 0x3fc00000;
     for (int i = 0; i < 120; i++) w[i] = 0x40400000;
-    return engine_matmul(&alone, x, w, out, &shape) && out[0] == 0x43340000 && out[2] == out[0];
+    return fpu_matmul(&alone, x, w, out, &shape) && out[0] == 0x43340000 && out[2] == out[0];
 }

@@ -1,4 +1,4 @@
-"""Sums and differences of the matrix engine's element-wise unit on a GPU, in one pass (see engine_elements.c)."""
+"""Sums and differences of the FPU's element-wise unit on a GPU, in one pass (see fpu_elements.c)."""
 
 from __future__ import annotations
 

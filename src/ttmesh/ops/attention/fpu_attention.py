@@ -9,13 +9,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor as Lanes
 
-from ttmesh.chip.numerics import engine
+from ttmesh.chip.numerics import fpu
 
 SCORES_AT_ONCE = 1 << 24
 DEFAULT_CHUNK = 32  # keys, where no program config says
 
 
-def attend_on_engine(
+def attend_on_fpu(
     q: Lanes, k: Lanes, v: Lanes, *, scale: float, mask: Lanes | None, causal: bool, sink: Lanes | None
 ) -> Lanes:
     """`attend` of [batch, heads, rows, dim] with as many heads of keys, slices of rows at a time."""
@@ -36,28 +36,28 @@ def attend_on_engine(
 
 def _attend_rows(q: Lanes, k: Lanes, weighted: Lanes, scale: float, mask: Lanes | None, sink: Lanes | None) -> Lanes:
     """The last column of `weighted` is ones: its sum is what softmax divides by."""
-    logits = engine.keep(engine.matmul(q, k.mT, k_block=q.shape[-1])) * scale
+    logits = fpu.keep(fpu.matmul(q, k.mT, k_block=q.shape[-1])) * scale
     if mask is not None:
         logits = logits + mask
     largest = logits.amax(-1, keepdim=True)
     if sink is not None:
         largest = torch.maximum(largest, sink.float())
-    weights = engine.keep(torch.exp(logits - largest))
-    both = engine.keep(engine.matmul(weights, weighted, k_block=chunk_of_keys()))
+    weights = fpu.keep(torch.exp(logits - largest))
+    both = fpu.keep(fpu.matmul(weights, weighted, k_block=chunk_of_keys()))
     total = both[..., -1:]
     if sink is not None:
         total = total + torch.exp(sink.float() - largest)
-    return both[..., :-1] * engine.keep(total.reciprocal())
+    return both[..., :-1] * fpu.keep(total.reciprocal())
 
 
 def chunk_of_keys() -> int:
-    """How many keys the active engine takes at a time."""
-    config = engine.active_config()
+    """How many keys the active FPU takes at a time."""
+    config = fpu.active_config()
     return DEFAULT_CHUNK if config is None or not config.k_block else config.k_block
 
 
 def multiply_by_row(a: Lanes, b: Lanes) -> Lanes:
     """[.., heads, rows, K] times a matrix per row, [.., rows, K, N]."""
-    if not engine.is_emulated(a, b):
+    if not fpu.is_emulated(a, b):
         return torch.einsum("...hsk,...skn->...hsn", a, b)
-    return engine.matmul(engine.keep(a).transpose(-3, -2), b, k_block=chunk_of_keys()).transpose(-3, -2)
+    return fpu.matmul(fpu.keep(a).transpose(-3, -2), b, k_block=chunk_of_keys()).transpose(-3, -2)

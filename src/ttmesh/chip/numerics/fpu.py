@@ -1,7 +1,7 @@
-"""What operations compute matmuls and sums with: torch's float32, or the chip's engine while a call's body runs in it.
+"""What operations compute matmuls and sums with: torch's float32, or the chip's FPU while a call's body runs in it.
 
 A plan made in the modes realistic or exact wraps its lane function with `run_in`; then the functions below follow that
-engine. Outside, on meta and where torch records gradients, they are torch's own.
+FPU. Outside, on meta and where torch records gradients, they are torch's own.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import torch
 
 from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, float32
 from ttmesh.chip.formats.storage import finish
-from ttmesh.chip.numerics import engine_sums, exact_matmul, ideal_matmul, realistic_matmul
-from ttmesh.chip.numerics.engine_config import EngineConfig
+from ttmesh.chip.numerics import exact_matmul, fpu_sums, ideal_matmul, realistic_matmul
+from ttmesh.chip.numerics.fpu_config import FpuConfig
 from ttmesh.chip.numerics.fpu_elementwise import add_elements, multiply_elements
 from ttmesh.chip.numerics.packer import pack_block_floats, to_bfloat16
 from ttmesh.chip.numerics.unpacker import unpack
@@ -26,31 +26,31 @@ Dims = Sequence[int]
 
 
 @dataclass(frozen=True)
-class Engine:
-    """The engine of one call: its settings, and whether every bit is followed."""
+class Fpu:
+    """The FPU of one call: its settings, and whether every bit is followed."""
 
-    config: EngineConfig
+    config: FpuConfig
     exact: bool
 
 
 class _Active(threading.local):
-    engine: Engine | None = None
+    fpu: Fpu | None = None
 
 
 _active = _Active()
 
 
-def run_in(engine: Engine, lane: Callable[..., Any]) -> Callable[..., Any]:
-    """The lane function, run with this engine."""
+def run_in(fpu: Fpu, lane: Callable[..., Any]) -> Callable[..., Any]:
+    """The lane function, run with this FPU."""
 
     @functools.wraps(lane)
     def run(*args: Any, **kwargs: Any) -> Any:
-        before = _active.engine
-        _active.engine = engine
+        before = _active.fpu
+        _active.fpu = fpu
         try:
             return lane(*args, **kwargs)
         finally:
-            _active.engine = before
+            _active.fpu = before
 
     return run
 
@@ -60,17 +60,17 @@ def differentiates(*operands: torch.Tensor) -> bool:
     return torch.is_grad_enabled() and any(operand.requires_grad for operand in operands)
 
 
-def active_config() -> EngineConfig | None:
-    """The settings of the engine that the running body is computed with; None: torch computes."""
-    return None if _active.engine is None else _active.engine.config
+def active_config() -> FpuConfig | None:
+    """The settings of the FPU that the running body is computed with; None: torch computes."""
+    return None if _active.fpu is None else _active.fpu.config
 
 
-def engine_for(*operands: torch.Tensor) -> Engine | None:
-    """The engine that computes with these operands; None: torch does."""
-    engine = _active.engine
-    if engine is None or any(operand.is_meta or not operand.is_floating_point() for operand in operands):
+def fpu_for(*operands: torch.Tensor) -> Fpu | None:
+    """The FPU that computes with these operands; None: torch does."""
+    fpu = _active.fpu
+    if fpu is None or any(operand.is_meta or not operand.is_floating_point() for operand in operands):
         return None
-    return None if differentiates(*operands) else engine
+    return None if differentiates(*operands) else fpu
 
 
 def matmul(a: torch.Tensor, b: torch.Tensor, *, k_block: int | None = None) -> torch.Tensor:
@@ -80,18 +80,18 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, k_block: int | None = None) -> t
         k_block: elements of K that are multiplied into fresh registers and added to the sum in L1, where the
           operation's own kernel does that whatever the compute config says.
     """
-    engine = engine_for(a, b)
-    if engine is None:
+    fpu = fpu_for(a, b)
+    if fpu is None:
         return ideal_matmul.matmul(a, b) if a.dtype == b.dtype else torch.matmul(a.float(), b.float())
-    return engine_matmul(engine, a, b, k_block=k_block)
+    return fpu_matmul(fpu, a, b, k_block=k_block)
 
 
-def engine_matmul(engine: Engine, a: torch.Tensor, b: torch.Tensor, *, k_block: int | None = None) -> torch.Tensor:
-    """Destination registers of a matmul by this engine, in float32."""
-    config = replace(engine.config, a_dtype=float32, b_dtype=float32)  # by the lanes: cutting bfloat16 cuts nothing
+def fpu_matmul(fpu: Fpu, a: torch.Tensor, b: torch.Tensor, *, k_block: int | None = None) -> torch.Tensor:
+    """Destination registers of a matmul by this FPU, in float32."""
+    config = replace(fpu.config, a_dtype=float32, b_dtype=float32)  # by the lanes: cutting bfloat16 cuts nothing
     if k_block is not None:
         config = replace(config, k_block=k_block, packer_l1_acc=True)
-    if engine.exact:
+    if fpu.exact:
         return exact_matmul.dest_of_lanes(a, b, config)
     return realistic_matmul.dest_of_lanes(a, b, config, gemm=torch.matmul)
 
@@ -100,11 +100,11 @@ def multiply_linear(
     a: torch.Tensor, b: torch.Tensor, function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 ) -> torch.Tensor:
     """A function that is linear in both operands (a convolution), of the bits that the fidelity multiplies; not rounded."""
-    engine = engine_for(a, b)
-    if engine is None:
+    fpu = fpu_for(a, b)
+    if fpu is None:
         return function(a, b)
-    left, right = _unpack_pair(a, b, engine)
-    masks = realistic_matmul.choose_masks(engine.config)
+    left, right = _unpack_pair(a, b, fpu)
+    masks = realistic_matmul.choose_masks(fpu.config)
     return function(_mask(left, masks.x_mask), _mask(right, masks.w_mask))
 
 
@@ -116,22 +116,22 @@ def accumulates_in_l1() -> bool:
 
 def total(values: torch.Tensor, dims: Dims, *, keepdim: bool = False, scaler: float = 1.0) -> torch.Tensor:
     """The sum over dims times a scaler, in float32; dims count from the end."""
-    engine = engine_for(values)
-    if engine is None:
+    fpu = fpu_for(values)
+    if fpu is None:
         summed = values.sum(tuple(dims), keepdim, dtype=torch.float32)
         return summed if scaler == 1.0 else summed * scaler
-    return engine_sums.total(values, dims, engine.config, keepdim=keepdim, scaler=scaler, exact=engine.exact)
+    return fpu_sums.total(values, dims, fpu.config, keepdim=keepdim, scaler=scaler, exact=fpu.exact)
 
 
 def add_up(values: torch.Tensor, dims: Dims) -> torch.Tensor:
     """The sum over outer dims, which stay with length 1, tile by tile in the destination."""
-    engine = engine_for(values)
-    if engine is None:
+    fpu = fpu_for(values)
+    if fpu is None:
         return values.sum(tuple(dims), keepdim=True, dtype=torch.float32)
     front = values.movedim(tuple(dims), tuple(range(len(dims)))).flatten(0, len(dims) - 1)
-    held = unpack(front[0], float32, fp32_dest=engine.config.fp32_dest)
+    held = unpack(front[0], float32, fp32_dest=fpu.config.fp32_dest)
     for other in front[1:]:
-        held = add_elements(held, unpack(other, float32, fp32_dest=engine.config.fp32_dest), engine.config)
+        held = add_elements(held, unpack(other, float32, fp32_dest=fpu.config.fp32_dest), fpu.config)
     shape = [1 if i - values.dim() in dims else extent for i, extent in enumerate(values.shape)]
     return held.reshape(shape)
 
@@ -141,60 +141,60 @@ def mean(values: torch.Tensor, dims: Dims, *, keepdim: bool = False) -> torch.Te
     count = 1
     for dim in dims:
         count *= values.shape[dim]
-    if engine_for(values) is None:
+    if fpu_for(values) is None:
         return values.float().mean(tuple(dims), keepdim=keepdim)
     return total(values, dims, keepdim=keepdim, scaler=1.0 / max(count, 1))
 
 
 def add(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """a + b by the element-wise unit (a in SrcA)."""
-    engine = engine_for(a, b)
-    if engine is None:
+    fpu = fpu_for(a, b)
+    if fpu is None:
         return a + b
-    return add_elements(*_unpack_pair(a, b, engine), engine.config)
+    return add_elements(*_unpack_pair(a, b, fpu), fpu.config)
 
 
 def subtract(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """a - b by the element-wise unit."""
-    engine = engine_for(a, b)
-    if engine is None:
+    fpu = fpu_for(a, b)
+    if fpu is None:
         return a - b
-    return add_elements(*_unpack_pair(a, b, engine), engine.config, negate=True)
+    return add_elements(*_unpack_pair(a, b, fpu), fpu.config, negate=True)
 
 
 def multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """a * b by the element-wise unit, phase by phase where every bit is followed."""
-    engine = engine_for(a, b)
-    if engine is None:
+    fpu = fpu_for(a, b)
+    if fpu is None:
         return a * b
-    left, right = _unpack_pair(a, b, engine)
-    if engine.exact:
-        return multiply_elements(left, right, engine.config)
+    left, right = _unpack_pair(a, b, fpu)
+    if fpu.exact:
+        return multiply_elements(left, right, fpu.config)
     return keep(left * right)
 
 
 def keep(values: torch.Tensor) -> torch.Tensor:
     """What a circular buffer keeps of intermediate values: bfloat16 for a 16-bit destination. In float32."""
-    engine = engine_for(values)
-    if engine is None or engine.config.fp32_dest:
+    fpu = fpu_for(values)
+    if fpu is None or fpu.config.fp32_dest:
         return values
-    return to_bfloat16(values.float()) if engine.exact else values.bfloat16().float()
+    return to_bfloat16(values.float()) if fpu.exact else values.bfloat16().float()
 
 
 def write_packed(values: torch.Tensor, dtype: DataType) -> torch.Tensor:
     """Values rounded to a format as its packer writes them."""
-    if dtype in BLOCK_FLOATS and engine_for(values) is not None:
+    if dtype in BLOCK_FLOATS and fpu_for(values) is not None:
         return pack_block_floats(values, dtype)
     return finish(values, dtype)
 
 
 def is_emulated(*operands: torch.Tensor) -> bool:
-    """Whether the chip's engine computes with these operands."""
-    return engine_for(*operands) is not None
+    """Whether the chip's FPU computes with these operands."""
+    return fpu_for(*operands) is not None
 
 
-def _unpack_pair(a: torch.Tensor, b: torch.Tensor, engine: Engine) -> tuple[torch.Tensor, torch.Tensor]:
-    wide = engine.config.fp32_dest
+def _unpack_pair(a: torch.Tensor, b: torch.Tensor, fpu: Fpu) -> tuple[torch.Tensor, torch.Tensor]:
+    wide = fpu.config.fp32_dest
     left, right = (unpack(values, float32, fp32_dest=wide) for values in (a, b))
     return left, right
 

@@ -1,4 +1,4 @@
-"""The GPU's kernels of the matrix engine have the bits of the torch form; realistic's GEMM is close to the CPU's."""
+"""The GPU's kernels of the FPU have the bits of the torch form; realistic's GEMM is close to the CPU's."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 
 from ttmesh.base.dtypes import Arch, MathFidelity, bfloat8_b, bfloat16, float32
 from ttmesh.chip.formats.kernels.gpu_loader import find_gpu_kernels
-from ttmesh.chip.numerics import exact_matmul, fpu_elementwise, matrix_engine, packer, realistic_matmul
-from ttmesh.chip.numerics.engine_config import EngineConfig
+from ttmesh.chip.numerics import exact_matmul, fpu_elementwise, fpu_reference, packer, realistic_matmul
+from ttmesh.chip.numerics.fpu_config import FpuConfig
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 
@@ -37,16 +37,16 @@ def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
 def test_the_kernel_has_the_bits_of_torch(
     fidelity: MathFidelity, shape: tuple[int, int, int, int], spread: int
 ) -> None:
-    kernels = find_gpu_kernels("gpu_engine_matmul")
+    kernels = find_gpu_kernels("gpu_fpu_matmul")
     assert kernels is not None
     batch, rows, depth, columns = shape
     for arch, fp32_dest, keep in product((Arch.WORMHOLE_B0, Arch.BLACKHOLE), (False, True), (False, True)):
         a, b = _registers((batch, rows, depth), 1, spread), _registers((batch, depth, columns), 2, spread)
         a[:, :, 8:24] = 0.0  # a step without products
-        config = EngineConfig(arch, fidelity, fp32_dest)
-        dest = matrix_engine.multiply(a, b, config) if keep else None
+        config = FpuConfig(arch, fidelity, fp32_dest)
+        dest = fpu_reference.multiply(a, b, config) if keep else None
 
-        expected = matrix_engine.multiply(a, b, config, dest)
+        expected = fpu_reference.multiply(a, b, config, dest)
         assert kernels.supports(a, b)
         options = {"phases": config.phases, "fp32_dest": fp32_dest, "fault": config.has_minus_one_fault}
         found = kernels.multiply(a, b, dest, **options)
@@ -61,7 +61,7 @@ def test_whole_matmuls_have_the_cpu_s_bits(fp32_dest: bool, wide_exponents: bool
     if wide_exponents:
         a[0, 0, 0] = 2.0**100  # outside the kernel's range: torch's form serves
     for block in (None, 64):
-        config = EngineConfig(fp32_dest=fp32_dest, packer_l1_acc=block is not None, k_block=block, out_dtype=float32)
+        config = FpuConfig(fp32_dest=fp32_dest, packer_l1_acc=block is not None, k_block=block, out_dtype=float32)
         assert torch.equal(exact_matmul.matmul(a.cuda(), b.cuda(), config).cpu(), exact_matmul.matmul(a, b, config))
 
 
@@ -76,7 +76,7 @@ def test_realistic_on_a_gpu_is_the_cpu_s_but_for_the_order_of_additions(
     a = torch.randn(1, rows, 2048, generator=generator).to(dtype)
     b = torch.randn(1, 2048, 150, generator=generator).to(dtype)
     for out in (bfloat16, float32):
-        config = EngineConfig(
+        config = FpuConfig(
             fidelity=fidelity, fp32_dest=fp32_dest, packer_l1_acc=block is not None, k_block=block, out_dtype=out
         )
         found = realistic_matmul.matmul(a.cuda(), b.cuda(), config).cpu()
@@ -90,7 +90,7 @@ def test_realistic_on_a_gpu_is_the_cpu_s_but_for_the_order_of_additions(
 
 
 def count_all_as_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(find_gpu_kernels("gpu_engine_gemm"), "STEP_PRODUCTS", 0)
+    monkeypatch.setattr(find_gpu_kernels("gpu_fpu_gemm"), "STEP_PRODUCTS", 0)
 
 
 def lose(result: torch.Tensor, expected: torch.Tensor) -> float:
@@ -105,7 +105,7 @@ def test_large_matmuls_with_long_blocks_lose_as_much_as_the_chip(
     fidelity: MathFidelity, block: int | None, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     count_all_as_large(monkeypatch)
-    config = EngineConfig(fidelity=fidelity, packer_l1_acc=block is not None, k_block=block)
+    config = FpuConfig(fidelity=fidelity, packer_l1_acc=block is not None, k_block=block)
     for draw, least, most in ((torch.randn, 0.6, 1.5), (torch.rand, 0.8, 4.0)):
         generator = torch.Generator().manual_seed(8)
         a, b = (draw(shape, generator=generator).bfloat16() for shape in ((rows, 4096), (4096, 128)))
@@ -125,7 +125,7 @@ def test_with_short_blocks_a_gpu_rounds_the_sum_in_l1(
     generator = torch.Generator().manual_seed(6)
     a = torch.randn(1, rows, depth, generator=generator).bfloat16()
     b = torch.randn(1, depth, 150, generator=generator).bfloat16()
-    config = EngineConfig(fidelity=fidelity, packer_l1_acc=True, k_block=block)
+    config = FpuConfig(fidelity=fidelity, packer_l1_acc=True, k_block=block)
     masks = realistic_matmul.choose_masks(config)
 
     found = realistic_matmul.matmul(a.cuda(), b.cuda(), config).cpu()
@@ -146,7 +146,7 @@ def test_small_whole_numbers_stay_exact_on_a_gpu(large: bool, monkeypatch: pytes
         count_all_as_large(monkeypatch)
     a, b = torch.ones(1, 100, 256).bfloat16().cuda(), torch.ones(1, 256, 150).bfloat16().cuda()
     for fidelity, block, fp32_dest in product(FIDELITIES, (64, None), (False, True)):
-        config = EngineConfig(fidelity=fidelity, packer_l1_acc=block is not None, k_block=block, fp32_dest=fp32_dest)
+        config = FpuConfig(fidelity=fidelity, packer_l1_acc=block is not None, k_block=block, fp32_dest=fp32_dest)
         assert bool((realistic_matmul.matmul(a, b, config) == 256).all())
 
 
@@ -158,7 +158,7 @@ def test_sums_and_packing_on_a_gpu_have_the_cpu_s_bits() -> None:
     for dtype, out, negate in product((torch.bfloat16, torch.float32), (bfloat16, float32, bfloat8_b), (False, True)):
         a, b = values.to(dtype)
         kind = bfloat16 if dtype is torch.bfloat16 else float32
-        config = EngineConfig(fp32_dest=dtype is torch.float32, a_dtype=kind, b_dtype=kind, out_dtype=out)
+        config = FpuConfig(fp32_dest=dtype is torch.float32, a_dtype=kind, b_dtype=kind, out_dtype=out)
         found = fpu_elementwise.add_lanes(a.cuda(), b.cuda(), config, negate=negate)
         assert _same_bits(found.cpu(), fpu_elementwise.add_lanes(a, b, config, negate=negate))
     assert _same_bits(packer.pack_lanes(values.cuda(), bfloat16).cpu(), packer.pack_lanes(values, bfloat16))

@@ -1,4 +1,4 @@
-/* The matrix engine's addition of elements, bit for bit; chip/numerics/fpu_elementwise.py has the torch version. */
+/* The FPU's addition of elements, bit for bit; chip/numerics/fpu_elementwise.py has the torch version. */
 #include <stdint.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-"""How the matrix engine is set where a call names no compute config: TT-NN 0.81.1's defaults, one line per operation."""
+"""How the FPU is set where a call names no compute config: TT-NN 0.81.1's defaults, one line per operation."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import replace
 from typing import Any
 
 from ttmesh.base.dtypes import BLOCK_FLOATS, Arch, DataType, MathFidelity, bfloat16, float32
-from ttmesh.chip.numerics.engine_config import PHASES, EngineConfig
+from ttmesh.chip.numerics.fpu_config import PHASES, FpuConfig
 from ttmesh.tensor.calls.launch_op import Case
 
 FORMATS = BLOCK_FLOATS | {bfloat16, float32}
 LOFI, HIFI2, HIFI4 = MathFidelity.LoFi, MathFidelity.HiFi2, MathFidelity.HiFi4
 Fidelity = Callable[[Case], MathFidelity]
 Wide = Callable[[Case], bool]
-EngineRule = Callable[[Case], EngineConfig | None]
+FpuRule = Callable[[Case], FpuConfig | None]
 
 
 def follow(
     fidelity: MathFidelity | Fidelity, *, wide: bool | Wide = False, l1_acc: bool = False, fixed: bool = False
-) -> EngineRule:
+) -> FpuRule:
     """The rule of an operation with these defaults.
 
     Args:
@@ -27,7 +27,7 @@ def follow(
         fixed: whether the program does not look at a call's compute config.
     """
 
-    def resolve(case: Case) -> EngineConfig | None:
+    def resolve(case: Case) -> FpuConfig | None:
         formats = [spec.dtype for spec in case.specs if spec.dtype in FORMATS]
         results = [spec.dtype for spec in case.results if spec.dtype in FORMATS]
         if not formats or case.specs[0].dtype not in FORMATS or not results:
@@ -35,10 +35,10 @@ def follow(
         given = None if fixed else _given(case)
         if given is not None:
             chosen = given.math_fidelity if given.math_fidelity in PHASES else HIFI4
-            return EngineConfig(case.arch, chosen, given.fp32_dest_acc_en, given.packer_l1_acc, out_dtype=results[0])
+            return FpuConfig(case.arch, chosen, given.fp32_dest_acc_en, given.packer_l1_acc, out_dtype=results[0])
         own = fidelity(case) if callable(fidelity) else fidelity
         width = wide(case) if callable(wide) else wide
-        return EngineConfig(case.arch, own, width, l1_acc, out_dtype=results[0])
+        return FpuConfig(case.arch, own, width, l1_acc, out_dtype=results[0])
 
     return resolve
 
@@ -81,28 +81,28 @@ def _group_norm_wide(case: Case) -> bool:
     return bool(case["use_welford"]) or is_float32(case)
 
 
-def _mean(case: Case) -> EngineConfig | None:
+def _mean(case: Case) -> FpuConfig | None:
     """Like a sum; means of float32 with a 32-bit destination take the vector unit unless told to be fast."""
     config = follow(hifi3_on_wormhole, wide=True)(case)
     accurate = is_float32(case) and not case["fast_and_approximate_mode"]
     return None if config is None or (accurate and config.fp32_dest) else config
 
 
-def _attention(case: Case) -> EngineConfig | None:
+def _attention(case: Case) -> FpuConfig | None:
     """HiFi2 in 16-bit destinations, the program config's keys at a time."""
     config = follow(HIFI2)(case)
     chunk = getattr(case["program_config"], "k_chunk_size", None)
     return config if config is None or not chunk else replace(config, k_block=chunk)
 
 
-def _table(rule: EngineRule, names: str, prefix: str = "ttnn.") -> Iterable[tuple[str, EngineRule]]:
+def _table(rule: FpuRule, names: str, prefix: str = "ttnn.") -> Iterable[tuple[str, FpuRule]]:
     return ((prefix + name, rule) for name in names.split())
 
 
 _TRANSFORMER, _EXPERIMENTAL = "ttnn.transformer.", "ttnn.experimental."
 _PREFILL = "ttnn.experimental.deepseek_prefill."
 
-engine_rules: dict[str, EngineRule] = dict([
+fpu_rules: dict[str, FpuRule] = dict([
     *_table(follow(hifi3_on_wormhole, wide=True), "sum var std global_avg_pool2d batch_norm"),
     ("ttnn.batch_norm running statistics", follow(hifi3_on_wormhole, wide=True)),
     *_table(_mean, "mean"),

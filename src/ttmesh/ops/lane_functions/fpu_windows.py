@@ -1,4 +1,4 @@
-"""Convolutions and window sums by the chip's matrix engine: windows become rows of a matmul, as on the chip."""
+"""Convolutions and window sums by the chip's FPU: windows become rows of a matmul, as on the chip."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from math import prod
 import torch
 from torch.nn import functional as F
 
-from ttmesh.chip.numerics import engine
+from ttmesh.chip.numerics import fpu
 
 MOST_ELEMENTS = 1 << 25  # of windows laid out; larger convolutions cut the operands' bits and round once
 
@@ -25,7 +25,7 @@ def list_windows(
     return held.as_strided((*held.shape[:2], *outputs, *kernel), (*held.stride()[:2], *moves, *within))
 
 
-def convolve_on_engine(
+def convolve_on_fpu(
     images: torch.Tensor,
     filters: torch.Tensor,
     stride: Sequence[int],
@@ -47,7 +47,7 @@ def convolve_on_engine(
     ]
     depth = prod(filters.shape[1:])
     if images.shape[0] * prod(outputs) * depth * groups > MOST_ELEMENTS:
-        return engine.keep(engine.multiply_linear(images, filters, ideal))
+        return fpu.keep(fpu.multiply_linear(images, filters, ideal))
     sides = [side for extent in reversed(padding) for side in (extent, extent)]
     windows = list_windows(F.pad(images, sides), kernel, stride, dilation)
     spatial = len(kernel)
@@ -55,8 +55,8 @@ def convolve_on_engine(
     rows = rows.movedim(1, 0).movedim(2, -1).flatten(-spatial - 1)  # [groups, N, *outputs, kernel · c]
     columns = torch.unflatten(filters, 0, (groups, -1)).movedim(2, -1).flatten(2)  # [groups, out / groups, kernel · c]
     shape = rows.shape[:-1]
-    block = kernel[-1] * filters.shape[1] if engine.accumulates_in_l1() else None
-    result = engine.matmul(rows.reshape(groups, -1, depth), columns.mT, k_block=block)
+    block = kernel[-1] * filters.shape[1] if fpu.accumulates_in_l1() else None
+    result = fpu.matmul(rows.reshape(groups, -1, depth), columns.mT, k_block=block)
     result = result.reshape(*shape, columns.shape[1])  # [groups, N, *outputs, out / groups]
     return result.movedim(-1, 1).flatten(0, 1).movedim(0, 1)
 
@@ -68,4 +68,4 @@ def sum_windows(
     top, bottom, left, right = padding
     windows = list_windows(F.pad(images, (left, right, top, bottom)), window, stride, (1, 1))
     sticks = windows.flatten(-2).movedim(1, -1)  # [N, H, W, window, C]
-    return engine.total(sticks, (-2,), scaler=scaler).movedim(-1, 1)
+    return fpu.total(sticks, (-2,), scaler=scaler).movedim(-1, 1)

@@ -1,4 +1,4 @@
-"""GEMMs of masked bfloat16 operands on tensor cores whose sums are rounded as a destination is (see engine_gemm.c).
+"""GEMMs of masked bfloat16 operands on tensor cores whose sums are rounded as a destination is (see fpu_gemm.c).
 
 A 16-bit destination is rounded after every 16 of K (chip/numerics/realistic_matmul.py). In a large matmul only the sum in
 L1 is, after each block of K up to 64; where blocks are longer, after every 64, with few rows after every 128, and what the
@@ -21,7 +21,7 @@ SHORT_BLOCK = 64  # of K: in large matmuls up to this length only the sum is rou
 DECODE_ROWS = 64  # up to so many the weights are read once, and masked on the way,
 DECODE_BLOCK = 128  # in pieces of so much of K
 PACK_BLOCK = 2048
-ALIGNED = 8  # elements of bfloat16: the engine that copies tiles takes rows of whole 16 bytes
+ALIGNED = 8  # elements of bfloat16: the unit that copies tiles takes rows of whole 16 bytes
 STEP_PRODUCTS = 1 << 27  # up to so many, registers are rounded after every 16 of K: 20 times a GEMM's time
 # How many roundings of the whole sum spread results as far as those after every 16 of K do, for each of these: as measured
 # on normal numbers (more) and uniform ones (fewer), K = 1024 to 4096. The second for fidelities that write twice.
@@ -173,7 +173,7 @@ def _multiply_tiles(
     BLOCK: tl.constexpr,
     BAND: tl.constexpr,
 ):
-    """The same for many rows, with the engine that copies tiles: x [n * x_rows, depth], w [n * w_rows, columns]."""
+    """The same for many rows, with the unit that copies tiles: x [n * x_rows, depth], w [n * w_rows, columns]."""
     top, edge = _place(rows, columns, ROWS, COLUMNS, BAND)
     batch = tl.program_id(1)
     x_top, w_top = batch * x_rows + top, batch * w_rows

@@ -249,7 +249,7 @@ static void multiply_groups(const void *data, int64_t begin, int64_t end) {
 }
 
 /* x [batches, rows, depth] times w [batches, depth, columns]; out is contiguous. 0 without memory. */
-int engine_gemm(const Threads *threads, const void *x, const void *w, float *out, const Shape *shape, float lower) {
+int fpu_gemm(const Threads *threads, const void *x, const void *w, float *out, const Shape *shape, float lower) {
     const int64_t depth = (shape->depth + TILE - 1) / TILE * TILE, tiles = (shape->rows + ROWS - 1) / ROWS;
     const int64_t count = shape->batches * tiles, panels = (shape->columns + COLUMNS - 1) / COLUMNS;
     const int64_t blocks = (depth + shape->block - 1) / shape->block;
@@ -299,5 +299,5 @@ int check(void) {
     const Shape shape = {1, 1, 40, 3, 0, 40, 0, 0, 3, 1, 0, 0xfffe0000, 0xffffc000, 1, 0, 0, 0, 64};
     for (int i = 0; i < 40; i++) x[i] = 0x3fc00000;
     for (int i = 0; i < 120; i++) w[i] = 0x40400000;
-    return engine_gemm(&alone, x, w, out, &shape, 0) && out[0] == 180 && out[2] == 180;
+    return fpu_gemm(&alone, x, w, out, &shape, 0) && out[0] == 180 && out[2] == 180;
 }

@@ -1,0 +1,24 @@
+"""Softmax and moments of rows by the steps of TT-NN's kernels, packed to circular buffers in between."""
+
+from __future__ import annotations
+
+import torch
+
+from ttmesh.chip.numerics import fpu
+
+
+def take_softmax(values: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Softmax along a dim (which counts from the end); on the chip exponentials are packed before they are summed."""
+    if not fpu.is_emulated(values):
+        return torch.softmax(values, dim, dtype=dtype)
+    wide = values.float()
+    exponentials = fpu.keep(torch.exp(wide - wide.amax(dim, keepdim=True)))
+    return fpu.multiply(exponentials, fpu.keep(fpu.total(exponentials, (dim,), keepdim=True).reciprocal()))
+
+
+def fpu_moments(rows: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and reciprocal deviation along the last dim."""
+    mean = fpu.keep(fpu.mean(rows, (-1,), keepdim=True))
+    centred = fpu.keep(fpu.subtract(rows, mean))
+    variance = fpu.keep(fpu.mean(fpu.multiply(centred, centred), (-1,), keepdim=True))
+    return mean.squeeze(-1), fpu.keep(torch.rsqrt(variance + eps)).squeeze(-1)
