@@ -11,7 +11,7 @@ from ccl_meshes import lanes_of, on, opened, random_lanes
 import ttmesh
 import ttmesh.ttnn as ttnn
 from ttmesh.base import settings
-from ttmesh.base.dtypes import bfloat16, float32, uint32
+from ttmesh.base.dtypes import DataType, bfloat16, float32, uint32
 from ttmesh.base.errors import MeshError
 from ttmesh.base.geometry import MeshCoordinate, MeshShape
 from ttmesh.base.link_notation import HOST
@@ -130,6 +130,21 @@ def test_without_a_fabric_links_cannot_be_used_but_the_host_can() -> None:
     assert sent(mesh) == expected
     ttnn.mesh_partition(tensor, 3)
     assert sent(mesh) == expected
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 32, 32), (1, 1, 64, 256), (1, 8, 64, 512)])
+@pytest.mark.parametrize("dtype", [bfloat16, float32])
+def test_every_collective_goes_through_the_host_without_a_fabric(shape: tuple[int, ...], dtype: DataType) -> None:
+    mesh = open_mesh_device(MeshShape(2, 4))
+    tensor = on(mesh, random_lanes((2, 4), shape, dtype), dtype)
+
+    for axis in (0, 1):
+        ttnn.all_reduce(tensor, cluster_axis=axis, mode="host")
+        ttnn.all_gather(tensor, 3, cluster_axis=axis, mode="host")
+        ttnn.broadcast(tensor, MeshCoordinate(0, 0), cluster_axis=axis, mode="host")
+        ttnn.point_to_point(tensor, MeshCoordinate(0, 0), MeshCoordinate(1, 3), mode="host")
+        if shape[3] == 512:
+            ttnn.reduce_scatter(tensor, 3, cluster_axis=axis, mode="host")
 
 
 def test_one_chip_needs_no_fabric() -> None:

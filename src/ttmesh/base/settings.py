@@ -106,7 +106,7 @@ SETTINGS: tuple[Setting, ...] = (
         _make_choice_parser("ideal", "realistic", "exact"),
         "realistic",
         one_of(["ideal", "realistic", "exact"]),
-        "how operations of the FPU (a core's matrix engine) compute: float32 rounded once, close to the chip's, or the chip's bits",
+        "how the FPU (a core's matrix engine) computes: float32 rounded once, close to the chip's, or the chip's bits",
     ),
     Setting(
         "TTMESH_MINUS_ONE_FAULT",

@@ -96,7 +96,12 @@ def axis_closes(mesh: MeshDevice, axis: int) -> bool:
 
 
 def find_usable_topology(request: Request, axis: int | None) -> Topology:
-    """The topology that a collective's programs use: what was asked for where the chips allow it, in one dimension."""
+    """The topology that a collective's programs use: what was asked for where the chips allow it, in one dimension.
+
+    Through the host it is a line: no fabric needs to be configured.
+    """
+    if request.over_host:
+        return Topology.Linear
     mesh, coords = request.mesh, [MeshCoordinate(c) for c in request.tensor.coords()]
     usable = get_usable_topology(
         mesh.shape, coords, topology=request["topology"], cluster_axis=axis, config=get_fabric_config(),
