@@ -95,9 +95,9 @@ def reductions(mesh: ttnn.MeshDevice) -> Results:
     found["sum of equals"] = whole(mesh, ttnn.all_reduce(same, cluster_axis=1))
     found["gathered equals"] = whole(mesh, ttnn.all_gather(same, 1, cluster_axis=1))
     numbers = torch.arange(2 * 32 * 8 * 32).reshape(64, 256)
-    for dtype in (ttnn.int32, ttnn.uint32):
+    for dtype, mode in ((ttnn.int32, "fabric"), (ttnn.uint32, "host")):  # TT-NN refuses uint32 of one tile per chip
         found[f"count {dtype.name}"] = whole(
-            mesh, ttnn.all_reduce(cut(mesh, numbers.int(), (0, 1), dtype), cluster_axis=1)
+            mesh, ttnn.all_reduce(cut(mesh, numbers.int(), (0, 1), dtype), cluster_axis=1, mode=mode)
         )
     return found
 
@@ -155,7 +155,8 @@ def fused(mesh: ttnn.MeshDevice) -> Results:
     x = cut(mesh, drawn(2 * 32, 8 * 32), (0, 1), ttnn.bfloat16)
     x4 = ttnn.reshape(x, (1, 1, 32, 32))
     found["sum rms"] = whole(mesh, ttnn.reshape(ttnn.fused_rms_minimal(x4, None, 1, mesh, None), (32, 32)))
-    halo = ttnn.experimental.neighbor_pad_async(x4, [2], [2], [1], "zeros", [1], [None], [None])
+    rows = ttnn.to_layout(x4, ttnn.ROW_MAJOR_LAYOUT)
+    halo = ttnn.experimental.neighbor_pad_async(rows, [2], [2], [1], "zeros", [1], [None], [None])
     found["halo"] = whole(mesh, ttnn.reshape(halo, (35, 32)))
     return found
 

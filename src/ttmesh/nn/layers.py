@@ -67,7 +67,7 @@ class Linear(Layer):
                 expected="'columns' (shards the outputs), 'rows' (shards the inputs) or None (replicates)",
                 fix="Pass one of these values as shard.",
             )
-        self._axis, self._mode, self._rows = axis, mode, shard == "rows"
+        self._axis, self._mode, self._rows = find_summed_axis(mesh, axis), mode, shard == "rows"
         weight_dims = None if shard is None or axis is None else shard_along(mesh, axis, 0 if shard == "rows" else 1)
         bias_dims = None if shard != "columns" or axis is None else shard_along(mesh, axis, 1)
         self.weight = Parameter(weight, mesh, weight_dims, dtype)
@@ -81,6 +81,11 @@ class Linear(Layer):
             return output
         total: Tensor = all_reduce(linear(x, self.weight.tensor), cluster_axis=self._axis, mode=self._mode)
         return total if bias is None else binary["add"](total, bias)
+
+
+def find_summed_axis(mesh: MeshDevice, axis: int | None) -> int | None:
+    """The axis over which a sharded layer sums; None where it has one chip, whose result is the sum already."""
+    return None if axis is None or mesh.shape[axis] == 1 else axis
 
 
 class LayerNorm(Layer):
@@ -115,7 +120,7 @@ class Embedding(Layer):
                 expected=f"a multiple of {shards}",
                 fix="Pad the table with unused rows.",
             )
-        self._axis, self._mode = axis, mode
+        self._axis, self._mode = find_summed_axis(mesh, axis), mode
         shard_dims = None if axis is None else shard_along(mesh, axis, 0)
         self.table = Parameter(table, mesh, shard_dims, dtype)
         starts = torch.arange(shards).reshape(shards, 1) * (table.shape[0] // shards)
