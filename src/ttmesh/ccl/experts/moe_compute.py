@@ -165,7 +165,7 @@ def _check_tensors(tensors: list[Tensor], *, has_bias: bool) -> None:
     for (name, rank, form), tensor in zip(ranks, tensors, strict=True):
         found = len(tensor.shape)
         fits = found >= rank if ">=" in form else found == rank
-        require(fits, f"{name} must be {form}; got rank {found}", form, "Reshape it.")
+        require(fits, f"{name} must be {form}; got rank {found}", form, "Give it these dims with ttnn.reshape.")
     if not has_bias:
         return
     rows = BLOCK_ROWS * TILE

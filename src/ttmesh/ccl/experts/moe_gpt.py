@@ -84,12 +84,17 @@ def _check(mesh: MeshDevice, tensors: list[Tensor]) -> None:
         require(shape[5] == BLOCK_WIDTH, wrong, f"{BLOCK_WIDTH}", "Prepare it in blocks of four tiles.")
     rank = len(tokens.shape)
     wrong = f"input_tensor (sparse buffer) must be at least rank 2, got {rank}"
-    require(rank >= 2, wrong, "[tokens, hidden]", "Reshape it.")
+    require(rank >= 2, wrong, "[tokens, hidden]", "Give it these dims with ttnn.reshape.")
     total = mapping.shape[-1]
     wrong = f"expert_mapping last dim (experts_total={total}) must be >= experts_per_device ({experts})"
     require(total >= experts, wrong, f"{experts} or more", "Pass one column per expert.")
     rank = len(indices.shape)
-    require(rank >= 2, f"expert_indices must be at least rank 2, got {rank}", "[tokens, k]", "Reshape it.")
+    require(
+        rank >= 2,
+        f"expert_indices must be at least rank 2, got {rank}",
+        "[tokens, k]",
+        "Give it these dims with ttnn.reshape.",
+    )
     for name, tensor in (("expert_indices", indices), ("expert_scores", scores)):
         config = tensor.memory_config()
         in_one_core = config.memory_layout is TensorMemoryLayout.HEIGHT_SHARDED and config.buffer_type is BufferType.L1

@@ -68,7 +68,7 @@ def _check(tensors: list[Tensor], tokens: int, workers: int, num_links: int) -> 
     dense, activations, maps = tensors[:3]
     rank = len(maps.shape)
     wrong = f"dense_token_maps_tensor must be rank 2 ([experts, per-token-stride]); got rank {rank}"
-    require(rank == 2, wrong, "[experts, words]", "Reshape it.")
+    require(rank == 2, wrong, "[experts, words]", "Give it these dims with ttnn.reshape.")
     require(num_links > 0, f"num_links must be > 0, got {num_links}", "1 or more", "Change num_links.")
     wrong = f"num_worker_cores ({workers}) must be divisible by num_links ({num_links})"
     require(workers % num_links == 0, wrong, f"a divisor of {workers}", "Change num_links.")

@@ -149,9 +149,19 @@ def check_fused(call: Call) -> None:
     require(q.shape[-1] == k.shape[-1], wrong, "equal head sizes", "Check the projections.")
     for spec, name in ((q, "Q"), (k, "K")):
         wrong = f"For row major, {name} input tensor must be wrapped to tile size"
-        require(not row_major or spec.shape[-2] * spec.shape[-1] == TILE * TILE, wrong, "1024 elements", "Reshape it.")
+        require(
+            not row_major or spec.shape[-2] * spec.shape[-1] == TILE * TILE,
+            wrong,
+            "1024 elements",
+            "Give it these dims with ttnn.reshape.",
+        )
     require(q.shape[-1] % TILE == 0, "Head dim must be a multiple of TILE_WIDTH", "32, 64, …", "Pad the heads.")
-    require(q.shape[1] == k.shape[1], "Q and K must have the equal batch size", "equal users", "Check the inputs.")
+    require(
+        q.shape[1] == k.shape[1],
+        "Q and K must have the equal batch size",
+        "equal users",
+        "Pass heads of the same users.",
+    )
     wrong = "Q and K must have batch size less than or equal to 32, due to parallelization over core-grid of 64"
     require(q.shape[1] <= 32, wrong, "32 users or fewer", "Split the users.")
     grids = [spec.memory_config.shard_spec.grid for spec in (q, k, matrix) if spec.memory_config.shard_spec is not None]

@@ -230,8 +230,15 @@ def matmul_batched_weights(
         "transpose_b=False",
         "Transpose it with ttnn.transpose first.",
     )
-    require(memory_config is not None, "memory_config must be provided", "memory_config=", "Pass one.")
-    require(program_config is not None, "program_config must be provided", "program_config=", "Pass one.")
+    require(
+        memory_config is not None, "memory_config must be provided", "memory_config=", "Pass the memory of the result."
+    )
+    require(
+        program_config is not None,
+        "program_config must be provided",
+        "program_config=",
+        "Pass the program configuration to use.",
+    )
     return [
         matmul(
             input_tensor_a,

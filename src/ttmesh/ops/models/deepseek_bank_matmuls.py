@@ -34,7 +34,12 @@ def _like_output(call: Call, inferred: Inferred) -> list[TensorSpec]:
 
 def _check_wo(call: Call) -> None:
     rank = len(call["input_tensor"].shape)
-    require(rank >= 2, f"Input tensor must be at least rank 2, got {rank}", "[.., rows, columns]", "Reshape it.")
+    require(
+        rank >= 2,
+        f"Input tensor must be at least rank 2, got {rank}",
+        "[.., rows, columns]",
+        "Give it these dims with ttnn.reshape.",
+    )
     _check_layer(call, call["w_tensor"].shape[0])
 
 

@@ -126,7 +126,7 @@ def _check_sample(call: Call) -> None:
     for spec, name in ((x, "Input"), (grid, "Grid")):
         axes = "(N, H, W, C)" if spec is x else "(N, H_out, W_out, coords)"
         wrong = f"{name} tensor must be 4D {axes}, but got shape {spec.shape} with {len(spec.shape)} dimensions"
-        require(len(spec.shape) == 4, wrong, "four dims", "Reshape it.")
+        require(len(spec.shape) == 4, wrong, "four dims", "Give it these dims with ttnn.reshape.")
     wrong = (
         f"Batch size mismatch: input tensor shape {x.shape} has batch size {x.shape[0]}, but grid tensor shape {grid.shape} "
         f"has batch size {grid.shape[0]}"
@@ -247,7 +247,7 @@ def _read_pixels(x: Lanes, row: Lanes, column: Lanes, fill: float) -> Lanes:
 def _check_rotate(call: Call) -> None:
     spec = call.specs[0]
     wrong = f"Input tensor must be 4D (N, H, W, C), got rank {len(spec.shape)}"
-    require(len(spec.shape) == 4, wrong, "four dims", "Reshape it.")
+    require(len(spec.shape) == 4, wrong, "four dims", "Give it these dims with ttnn.reshape.")
     require_layout(spec, Layout.ROW_MAJOR, "Input tensor must be in ROW_MAJOR layout")
     wrong = f"Input tensor dtype must be bfloat16 or float32, got DataType::{spec.dtype.name}"
     require_dtype(spec, (DataType.BFLOAT16, DataType.FLOAT32), wrong)
