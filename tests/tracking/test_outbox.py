@@ -109,10 +109,10 @@ def test_the_queue_is_bounded_by_dropping_all_of_it(monkeypatch):
     monkeypatch.setattr("ttmesh.tracking.outbox.MOST_QUEUED", 5)
     box = outbox([])
     box.queue.extend(allocated(n) for n in range(5))
-    box.bound()
+    box.limit()
     kept = len(box.queue)
     box.queue.append(allocated(5))
-    box.bound()
+    box.limit()
 
     (part,) = told(box.snapshot())
 
@@ -128,7 +128,7 @@ def test_what_is_dropped_while_frames_are_sent_is_numbered_after_them(monkeypatc
     frames = box.take()
     first = next(frames)
     box.queue.extend(allocated(n) for n in range(6))
-    box.bound()
+    box.limit()
 
     batches = told([first, *frames])
 

@@ -236,9 +236,9 @@ def _decide(request: Request) -> Decision:
             last = list(enumerate(chip.results))[-BUFFERS:]
             kept = [(expert % BUFFERS, rows) for expert, rows in last]
             core_rows.append(fill_core_outputs(kept, cores, core_count, request["width"], rows_per_buffer))
-            table = torch.zeros((core_count, words), dtype=torch.long)
-            table[box, :experts] = chip.found.counts.cpu()
-            counts.append(table.to(chip.found.choice.device))
+            table = torch.zeros((core_count, words), dtype=torch.long, device=chip.found.choice.device)
+            table[box, :experts] = chip.found.counts
+            counts.append(table)
             activations.append(write_activations(chip.found, tokens))
             lists.append(write_token_lists(chip.found))
         results = [core_rows, counts, activations, lists]

@@ -122,7 +122,7 @@ def _decide(request: Request) -> Decision:
         memory, activations, maps, counts = (expand_groups(groups, tensor).flatten(0, 1) for tensor in lanes[:4])
         old = expand_groups(groups, lanes[4]).flatten(0, 1) if len(lanes) > 4 else None
         chips = memory.new_zeros(memory.shape[0], k, own_tokens, hidden) if old is None else old.clone()
-        traffic = torch.zeros(memory.shape[0] // n, n, n, dtype=torch.long)
+        traffic = torch.zeros(memory.shape[0] // n, n, n, dtype=torch.long, device="cpu")
         for chip in range(memory.shape[0]):
             group, position = divmod(chip, n)
             rows_of_cores = memory[chip].reshape(-1, shard_rows * memory.shape[-1])

@@ -232,6 +232,9 @@ def check_split_fixed(width: int) -> Callable[[Call], None]:
 def check_segformer(call: Call) -> None:
     """nlp_create_qkv_heads_segformer: interleaved results."""
     require_head_tiles(call.specs[0])
+    rank = max(2, len(call.specs[0].shape))
+    wrong = f"ShapeBase[] index out of range. 3 not in [-4, {rank})"
+    require(rank == 4, wrong, "[batch, 1, rows, columns]", RESHAPE)
     _require_interleaved_output(call)
 
 
