@@ -58,7 +58,7 @@ class Runtime:
         return number
 
     def send(self, source: int, target: int, size: int) -> None:
-        signals.emit_crossing(LinkTransfer(source, target, size, "t3000" if len(self.chips) == 8 else "galaxy"))
+        signals.emit_crossings([LinkTransfer(source, target, size, "t3000" if len(self.chips) == 8 else "galaxy")])
 
     def free(self, number: int) -> None:
         del self.table[number]
