@@ -67,8 +67,9 @@ class Linear(Layer):
                 expected="'columns' (shards the outputs), 'rows' (shards the inputs) or None (replicates)",
                 fix="Pass one of these values as shard.",
             )
-        self._axis, self._mode, self._rows = find_summed_axis(mesh, axis), mode, shard == "rows"
+        self._mode, self._rows = mode, shard == "rows"
         weight_dims = None if shard is None or axis is None else shard_along(mesh, axis, 0 if shard == "rows" else 1)
+        self._axis = find_summed_axis(mesh, axis) if self._rows else None
         bias_dims = None if shard != "columns" or axis is None else shard_along(mesh, axis, 1)
         self.weight = Parameter(weight, mesh, weight_dims, dtype)
         self.bias = None if bias is None else Parameter(bias.reshape(1, -1), mesh, bias_dims, dtype)
