@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+from zlib import crc32
 
 import harness
 import pytest
@@ -172,7 +173,8 @@ def sweep_low_ranks(name: str, meshes: tuple[MeshDevice, MeshDevice], ranks: int
 NAMES = sorted(name for name in families.load() if not any(word in name for word in (*RANDOM, "move", "synchronize")))
 
 
-@pytest.mark.parametrize("name", NAMES[::8])
+# An eighth by the names' hashes: the same ones whatever else the process has imported.
+@pytest.mark.parametrize("name", [name for name in NAMES if crc32(name.encode()) % 8 == 0])
 def test_an_operation_of_a_scalar_or_a_row_stays_on_its_chip(name: str, meshes: tuple[MeshDevice, MeshDevice]) -> None:
     sweep_low_ranks(name, meshes)
 

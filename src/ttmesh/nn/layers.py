@@ -67,9 +67,8 @@ class Linear(Layer):
                 expected="'columns' (shards the outputs), 'rows' (shards the inputs) or None (replicates)",
                 fix="Pass one of these values as shard.",
             )
-        self._mode, self._rows = mode, shard == "rows"
         weight_dims = None if shard is None or axis is None else shard_along(mesh, axis, 0 if shard == "rows" else 1)
-        self._axis = find_summed_axis(mesh, axis) if self._rows else None
+        self._axis, self._mode = find_summed_axis(mesh, axis) if shard == "rows" else None, mode
         bias_dims = None if shard != "columns" or axis is None else shard_along(mesh, axis, 1)
         self.weight = Parameter(weight, mesh, weight_dims, dtype)
         self.bias = None if bias is None else Parameter(bias.reshape(1, -1), mesh, bias_dims, dtype)
@@ -77,7 +76,7 @@ class Linear(Layer):
     def __call__(self, x: Tensor) -> Tensor:
         """The output; with shard="rows" it is summed over the axis before the bias is added."""
         bias = None if self.bias is None else self.bias.tensor
-        if not self._rows or self._axis is None:
+        if self._axis is None:
             output: Tensor = linear(x, self.weight.tensor, bias=bias)
             return output
         total: Tensor = all_reduce(linear(x, self.weight.tensor), cluster_axis=self._axis, mode=self._mode)

@@ -434,7 +434,7 @@ def _find_shard_misfit(
         operation.out(call, inferred)
     except ShardMisfitError as misfit:
         return misfit
-    except Exception:  # what else is wrong with a call that is refused anyway
+    except Exception:  # the call is refused already: that error is raised, not this one
         return None
     return None
 
