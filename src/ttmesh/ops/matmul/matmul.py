@@ -120,10 +120,10 @@ def _specialise_ideal(case: Case) -> Callable[..., torch.Tensor] | None:
             result = ideal_matmul.matmul(left, right)
         else:
             result = matmul_lanes(transpose_if(a, transpose_a), transpose_if(b, transpose_b), axes)
-        if bias is not None:
-            result = result + (
-                bias.reshape(-1) if bias.numel() == output_width else equalize_ranks([result, bias], axes)[1]
-            )
+        if bias is not None and bias.numel() == output_width:
+            result.add_(bias.reshape(-1))
+        elif bias is not None:
+            result = result + equalize_ranks([result, bias], axes)[1]
         return result if act is None else act(result)
 
     return compute
