@@ -11,7 +11,7 @@ import pytest
 
 from ttmesh.ops.catalogue import coverage
 from ttmesh.ops.catalogue.signatures import registered_names
-from ttmesh.tensor.calls import lane_calls, launch_op
+from ttmesh.tensor.calls import lane_calls, make_plan
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 CASES = harness.load_cases()
@@ -28,7 +28,7 @@ def compare_inference_with_meta(monkeypatch: pytest.MonkeyPatch) -> None:
         assert inferred == lane_calls.describe_results(result, axes)
         return inferred, wrap
 
-    monkeypatch.setattr(launch_op, "infer", infer)
+    monkeypatch.setattr(make_plan, "infer", infer)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -12,7 +12,7 @@ from ttmesh.nn.autograd.gradient_rules import cross_entropy_grad, weight_rows
 from ttmesh.nn.autograd.local_ops import define_local_op, keep_specs
 from ttmesh.nn.tape import note
 from ttmesh.ops.catalogue.spec_rules import Inferred
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor

@@ -28,7 +28,8 @@ from ttmesh.ops.elementwise.binary import binary
 from ttmesh.ops.movement.reshape import reshape
 from ttmesh.ops.movement.tilize_typecast import typecast
 from ttmesh.tensor.calls.gate import Gate
-from ttmesh.tensor.calls.launch_op import Operation, tensors_in
+from ttmesh.tensor.calls.launch_op import tensors_in
+from ttmesh.tensor.calls.operation import Operation
 from ttmesh.tensor.observer import Watcher, observer
 from ttmesh.tensor.tensor import Tensor
 

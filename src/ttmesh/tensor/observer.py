@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ttmesh.chip.cells import Cell
     from ttmesh.mesh.queue.command_queue import Body
     from ttmesh.tensor.calls.gate import Gate
-    from ttmesh.tensor.calls.launch_op import Operation
+    from ttmesh.tensor.calls.operation import Operation
     from ttmesh.tensor.calls.plan import Plan
     from ttmesh.tensor.spec.tensor_spec import TensorSpec
     from ttmesh.tensor.tensor import Tensor

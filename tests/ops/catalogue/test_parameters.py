@@ -11,7 +11,7 @@ from ttmesh import ttnn
 from ttmesh.ops.catalogue import families
 from ttmesh.ops.catalogue.parameter_audit import collect_strings, find_unaccounted_parameters, format_no_effect_page
 from ttmesh.ops.catalogue.parameter_tags import PER_OPERATION
-from ttmesh.tensor.calls.launch_op import Operation
+from ttmesh.tensor.calls.operation import Operation
 
 CATALOGUE = families.load()
 NOT_YET = {"ttnn.sparse_matmul"}

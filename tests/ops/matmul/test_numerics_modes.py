@@ -21,7 +21,7 @@ from ttmesh.chip.numerics.fpu_config import FpuConfig
 from ttmesh.ops.configs.compute_config import WormholeComputeKernelConfig
 from ttmesh.ops.matmul.matmul_blocks import MatmulCase, tiles_per_block
 from ttmesh.ops.matmul.matmul_fpu import resolve
-from ttmesh.tensor.calls.launch_op import Case
+from ttmesh.tensor.calls.operation import Case
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, L1_MEMORY_CONFIG, MemoryConfig
 from ttmesh.tensor.spec.shape import Shape
 from ttmesh.tensor.spec.tensor_spec import TensorSpec

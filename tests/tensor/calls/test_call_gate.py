@@ -15,7 +15,7 @@ from ttmesh.mesh.allocation.heap import Buffer
 from ttmesh.ops.catalogue.definition import device_operation
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.calls.fast_paths import BoundPath, PlanPath, ViewPath
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.calls.plan import Plan
 from ttmesh.tensor.calls.plan_keys import key_of
 from ttmesh.tensor.observer import Step, Watcher, observer

@@ -18,7 +18,7 @@ from ttmesh.ops.attention.attention_scores import attend_prefill, make_additive_
 from ttmesh.ops.attention.sdpa_prefill import prefill_scratch
 from ttmesh.ops.catalogue.definition import device_operation
 from ttmesh.ops.catalogue.spec_rules import Inferred
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor

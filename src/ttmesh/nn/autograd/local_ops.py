@@ -12,7 +12,7 @@ from ttmesh.ops.catalogue.definition import device_operation
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims
 from ttmesh.tensor.calls.gate import DeviceOperation
-from ttmesh.tensor.calls.launch_op import Call, SpecRule
+from ttmesh.tensor.calls.operation import Call, SpecRule
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 

@@ -9,7 +9,7 @@ import torch
 
 from ttmesh.nn.autograd.local_ops import define_local_op, keep_format
 from ttmesh.ops.catalogue.spec_rules import Inferred
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ttmesh.ccl.planning.collective_call import Decide
-from ttmesh.tensor.calls.launch_op import Operation
+from ttmesh.tensor.calls.operation import Operation
 from ttmesh.tensor.tensor import Tensor
 
 Back = Callable[[Sequence[Tensor | None], Sequence[bool]], Sequence[Tensor | None]]

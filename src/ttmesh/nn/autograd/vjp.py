@@ -15,7 +15,7 @@ from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.lane_functions.lane_broadcast import common_mesh_dims
 from ttmesh.tensor.calls.gate import DeviceOperation
 from ttmesh.tensor.calls.lane_calls import list_results
-from ttmesh.tensor.calls.launch_op import Call, Operation
+from ttmesh.tensor.calls.operation import Call, Operation
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 GRAD = "grads_of_results"

@@ -14,7 +14,7 @@ from ttmesh.ops.attention.head_rules import check_concat_decode, check_create_de
 from ttmesh.ops.catalogue.definition import device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.goldens import qkv_heads as goldens
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 

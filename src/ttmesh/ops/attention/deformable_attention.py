@@ -19,7 +19,7 @@ from ttmesh.ops.lane_functions.lane_broadcast import (
     fold_into_batch,
     unfold_from_batch,
 )
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 WIDTH = 16  # values that one face of a tile holds side by side

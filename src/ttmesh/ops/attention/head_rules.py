@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from ttmesh.base.dtypes import DataType, Layout, ShardOrientation, TensorMemoryLayout
 from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.checks import require_dtype, require_layout, require_memory_layout
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 

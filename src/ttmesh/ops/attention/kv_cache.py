@@ -15,7 +15,7 @@ from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.device_programs import like_written
 from ttmesh.ops.goldens import cache_updates as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import common_mesh_dims
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 

@@ -7,7 +7,7 @@ from math import prod
 from ttmesh.base.dtypes import DataType, Layout, TensorMemoryLayout
 from ttmesh.base.errors import require
 from ttmesh.ops.attention.head_rules import RESHARD, output_config
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 TILE = 32

@@ -14,7 +14,7 @@ from ttmesh.chip.numerics import fpu
 from ttmesh.ops.attention.rope_rules import check_fused, check_llama, check_rotary
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.goldens import rope as goldens
-from ttmesh.tensor.calls.launch_op import Case
+from ttmesh.tensor.calls.operation import Case
 
 TILE = 32
 

@@ -19,7 +19,7 @@ from ttmesh.ops.attention.sdpa_prefill import BFLOAT16_TILE, TILE, attention_spe
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.configs.program_configs import PagedCacheGeometryOverride
 from ttmesh.ops.goldens import sdpa as goldens
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 CHECK_CACHE, CHECK_TABLE = "Check the shapes of the cache.", "Check the page table."

@@ -24,7 +24,7 @@ from ttmesh.ops.catalogue.definition import device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.configs.program_configs import PagedCacheGeometryOverride
 from ttmesh.ops.goldens import sdpa as goldens
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ttmesh.base.dtypes import BufferType, DataType
 from ttmesh.base.errors import require
 from ttmesh.chip.formats.tiles import tile_bytes
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 BLOCK = 8 * 8  # tiles of the default blocks

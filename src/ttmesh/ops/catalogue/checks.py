@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from ttmesh.base.dtypes import DataType, Layout, TensorMemoryLayout
 from ttmesh.base.errors import one_of, require
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 

@@ -28,17 +28,10 @@ from ttmesh.ops.catalogue.signatures import list_parameters
 from ttmesh.ops.catalogue.spec_rules import like_first
 from ttmesh.tensor.calls.call_records import report_calls
 from ttmesh.tensor.calls.gate import DeviceOperation
-from ttmesh.tensor.calls.launch_op import (
-    OUTPUTS,
-    Arguments,
-    Call,
-    Operation,
-    Specialise,
-    SpecRule,
-    StageRule,
-    launch,
-    separate,
-)
+from ttmesh.tensor.calls.lane_calls import Arguments
+from ttmesh.tensor.calls.launch_op import launch, separate
+from ttmesh.tensor.calls.operation import Call, Operation, Specialise, SpecRule, StageRule
+from ttmesh.tensor.calls.plan import OUTPUTS
 from ttmesh.tensor.spec.tensor_topology import TensorTopology
 
 

@@ -19,7 +19,7 @@ from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.program_keys import binary_key, ternary_key, unary_key
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
-from ttmesh.tensor.calls.launch_op import Call, StageRule
+from ttmesh.tensor.calls.operation import Call, StageRule
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 FORMATS = {DataType.BFLOAT16: "bf16", DataType.FLOAT32: "f32", DataType.BFLOAT8_B: "bf8"}

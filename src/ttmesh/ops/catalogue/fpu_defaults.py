@@ -8,7 +8,7 @@ from typing import Any
 
 from ttmesh.base.dtypes import BLOCK_FLOATS, Arch, DataType, MathFidelity, bfloat16, float32
 from ttmesh.chip.numerics.fpu_config import PHASES, FpuConfig
-from ttmesh.tensor.calls.launch_op import Case
+from ttmesh.tensor.calls.operation import Case
 
 FORMATS = BLOCK_FLOATS | {bfloat16, float32}
 LOFI, HIFI2, HIFI4 = MathFidelity.LoFi, MathFidelity.HiFi2, MathFidelity.HiFi4

@@ -10,7 +10,7 @@ from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.checks import require_dtype
 from ttmesh.ops.catalogue.operand_rules import check_operands
 from ttmesh.ops.catalogue.operand_tables import OPERAND_RULES
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 BFLOAT16, FLOAT32, BFLOAT8_B, BFLOAT4_B = DataType.BFLOAT16, DataType.FLOAT32, DataType.BFLOAT8_B, DataType.BFLOAT4_B

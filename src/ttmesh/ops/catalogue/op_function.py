@@ -16,11 +16,9 @@ from ttmesh.ops.catalogue.signatures import REQUIRED, Overload, check_known, lis
 from ttmesh.tensor.calls.argument_errors import check_plain_values, check_types, explain_keyword, types_misfit
 from ttmesh.tensor.calls.argument_snapshots import snapshot_all
 from ttmesh.tensor.calls.gate import Gate
-from ttmesh.tensor.calls.launch_op import (
-    Arguments,
-    Operation,
-    tensors_in,
-)
+from ttmesh.tensor.calls.lane_calls import Arguments
+from ttmesh.tensor.calls.launch_op import tensors_in
+from ttmesh.tensor.calls.operation import Operation
 from ttmesh.tensor.observer import observer
 from ttmesh.tensor.tensor import Tensor
 

@@ -8,7 +8,7 @@ from types import CodeType, FunctionType
 
 from ttmesh.ops.catalogue.definition import Entry, OpFunction
 from ttmesh.ops.catalogue.parameter_tags import COMMON, PER_OPERATION, Tag
-from ttmesh.tensor.calls.launch_op import Operation
+from ttmesh.tensor.calls.operation import Operation
 
 
 def find_unaccounted_parameters(entry: Entry) -> list[str]:

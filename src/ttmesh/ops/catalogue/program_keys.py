@@ -7,7 +7,7 @@ from math import prod
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.ops.configs.activations import as_unary
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 

@@ -10,7 +10,7 @@ from ttmesh.base.core_work import num_cores_to_corerangeset
 from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
 from ttmesh.base.dtypes import DataType, Layout, ShardOrientation, TensorMemoryLayout
 from ttmesh.base.errors import ShapeError
-from ttmesh.tensor.calls.launch_op import Call, SpecRule
+from ttmesh.tensor.calls.operation import Call, SpecRule
 from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
 from ttmesh.tensor.spec.shard_config import div_up
 from ttmesh.tensor.spec.tensor_spec import TensorSpec

@@ -20,7 +20,7 @@ from ttmesh.ops.conv.conv_weights import TILE, define_rearrangement, prepare_on_
 from ttmesh.ops.goldens import convolution as goldens
 from ttmesh.ops.lane_functions.fpu_windows import convolve_on_fpu
 from ttmesh.ops.lane_functions.lane_broadcast import common_mesh_dims
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor

@@ -12,7 +12,7 @@ from ttmesh.ops.catalogue.definition import device_operation
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.stages.movement_stages import reshape, reshape_stages, tile_spec
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 from ttmesh.tensor.transfer.transfers import deallocate

@@ -15,7 +15,8 @@ from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.configs.conv_config import Conv2dConfig
-from ttmesh.tensor.calls.launch_op import Call, Operation, report
+from ttmesh.tensor.calls.launch_op import report
+from ttmesh.tensor.calls.operation import Call, Operation
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
 from ttmesh.tensor.spec.shard_config import round_up
 from ttmesh.tensor.spec.tensor_spec import TensorSpec

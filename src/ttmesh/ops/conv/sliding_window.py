@@ -40,7 +40,7 @@ from ttmesh.ops.conv.conv_sharding import (
 )
 from ttmesh.ops.lane_functions.fpu_windows import convolve_on_fpu
 from ttmesh.ops.lane_functions.lane_broadcast import common_mesh_dims
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor

@@ -14,7 +14,8 @@ from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.elementwise.unary import unary
 from ttmesh.ops.goldens import movement as goldens
-from ttmesh.tensor.calls.launch_op import Arguments, Call
+from ttmesh.tensor.calls.lane_calls import Arguments
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.kind import kind_of
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec

@@ -17,7 +17,7 @@ from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.creation.full import requested_spec
 from ttmesh.ops.creation.uniform_range import inclusive_range
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.distribution.mappers import MeshMapperConfig
 from ttmesh.tensor.spec.distribution_shape import compute_distribution_to_mesh_mapping
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig

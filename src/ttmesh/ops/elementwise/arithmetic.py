@@ -18,7 +18,7 @@ from ttmesh.ops.elementwise.ternary import equalize_operands
 from ttmesh.ops.goldens import operands as goldens
 from ttmesh.ops.lane_functions.unary_functions import to_float32
 from ttmesh.ops.stages.composite_stages import outer_stages, polynomial_stages
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.operation import Call
 
 EPSILON = 1.19209e-7  # the chip's sfpu_eps (tt-metal e4f9f0b wh_hal.cpp, bh_hal.cpp)
 

@@ -44,7 +44,7 @@ from ttmesh.ops.lane_functions.lane_broadcast import equalize_ranks
 from ttmesh.ops.lane_functions.unary_functions import pack_nan, to_float32
 from ttmesh.ops.stages.composite_stages import row_shard_stages
 from ttmesh.tensor.calls.lane_calls import rounds_result
-from ttmesh.tensor.calls.launch_op import Call, Case, Specialise
+from ttmesh.tensor.calls.operation import Call, Case, Specialise
 from ttmesh.tensor.operators import fill
 
 # Names of the two operands in TT-NN's overloads.

@@ -16,7 +16,7 @@ from ttmesh.ops.elementwise.ternary import equalize_operands
 from ttmesh.ops.elementwise.unary_backward import GRADIENTS
 from ttmesh.ops.goldens import autodiff as goldens
 from ttmesh.ops.lane_functions.unary_functions import to_float32
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 # Names of the operands and of the output tensors in TT-NN's overloads.

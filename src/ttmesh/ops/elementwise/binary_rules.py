@@ -23,7 +23,8 @@ from ttmesh.base.dtypes import (
 )
 from ttmesh.base.errors import ShapeError, one_of, require
 from ttmesh.ops.catalogue.spec_rules import Inferred
-from ttmesh.tensor.calls.launch_op import Arguments, Call, SpecRule
+from ttmesh.tensor.calls.lane_calls import Arguments
+from ttmesh.tensor.calls.operation import Call, SpecRule
 from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, bfloat16
 from ttmesh.chip.formats.tiles import Tile, tile_bytes
 from ttmesh.ops.catalogue.program_keys import find_broadcast_operands, output_memory
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 PAGES = 2  # per operand and result: one is filled while the other is used

@@ -19,7 +19,7 @@ from ttmesh.chip.numerics.unpacker import unpack
 from ttmesh.ops.configs.activations import apply
 from ttmesh.ops.lane_functions.lane_broadcast import equalize_ranks
 from ttmesh.tensor.calls.lane_calls import Lane
-from ttmesh.tensor.calls.launch_op import Case, Specialise
+from ttmesh.tensor.calls.operation import Case, Specialise
 
 FORMATS = BLOCK_FLOATS | {bfloat16, float32}
 OP_TYPES = ("ADD", "SUB", "RSUB", "MUL")

@@ -34,7 +34,7 @@ from ttmesh.ops.goldens import operands as goldens
 from ttmesh.ops.lane_functions.unary_functions import to_float32
 from ttmesh.ops.stages.composite_stages import gate_stages, normalize_stages, spread_hw_stages
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 ACTIVATIONS = {"glu": "SIGMOID", "reglu": "", "geglu": "GELU", "swiglu": "SILU"}

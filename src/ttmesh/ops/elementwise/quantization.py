@@ -13,7 +13,7 @@ from ttmesh.base.errors import ShapeError
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import quantize as goldens
-from ttmesh.tensor.calls.launch_op import Call, SpecRule
+from ttmesh.tensor.calls.operation import Call, SpecRule
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 

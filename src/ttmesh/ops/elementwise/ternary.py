@@ -19,7 +19,7 @@ from ttmesh.ops.elementwise.elementwise_buffers import ternary_buffers
 from ttmesh.ops.goldens import operands as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import equalize_ranks
 from ttmesh.ops.lane_functions.unary_functions import pack_nan, to_float32
-from ttmesh.tensor.calls.launch_op import Call, Case, Specialise
+from ttmesh.tensor.calls.operation import Call, Case, Specialise
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 

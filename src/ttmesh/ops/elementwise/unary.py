@@ -19,7 +19,7 @@ from ttmesh.ops.configs.activations import Activation, apply
 from ttmesh.ops.elementwise.elementwise_buffers import unary_buffers
 from ttmesh.ops.goldens import elementwise as goldens
 from ttmesh.ops.lane_functions.unary_functions import PLAIN, WITH_PARAMETERS
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.operators import fill
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
 from ttmesh.tensor.spec.tensor_spec import TensorSpec

@@ -17,7 +17,7 @@ from ttmesh.ops.catalogue.definition import OpFunction, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_like_rule
 from ttmesh.ops.goldens import autodiff as goldens
 from ttmesh.ops.lane_functions.unary_functions import SELU_ALPHA, SELU_SCALE, to_float32
-from ttmesh.tensor.calls.launch_op import Call, SpecRule
+from ttmesh.tensor.calls.operation import Call, SpecRule
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 Gradient = Callable[..., Tensor]  # of (grad, x, parameters…)

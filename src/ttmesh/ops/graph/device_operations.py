@@ -12,7 +12,8 @@ from typing import Any
 
 from ttmesh.base.dtypes import Layout
 from ttmesh.ops.catalogue.fpu_defaults import fpu_rules
-from ttmesh.tensor.calls.launch_op import Case, tensors_in
+from ttmesh.tensor.calls.launch_op import tensors_in
+from ttmesh.tensor.calls.operation import Case
 from ttmesh.tensor.calls.plan import Plan
 from ttmesh.tensor.observer import LaunchedProgram
 from ttmesh.tensor.spec.memory_config import MemoryConfig, cpp

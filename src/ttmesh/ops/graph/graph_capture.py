@@ -27,8 +27,9 @@ from ttmesh.ops.graph import graph_report, python_io
 from ttmesh.ops.graph.device_operations import name_device_operations, print_arguments
 from ttmesh.ops.graph.graph_queries import Node
 from ttmesh.tensor.calls.gate import Gate
-from ttmesh.tensor.calls.launch_op import OUTPUTS, Call, Operation, tensors_in
-from ttmesh.tensor.calls.plan import Plan
+from ttmesh.tensor.calls.launch_op import tensors_in
+from ttmesh.tensor.calls.operation import Call, Operation
+from ttmesh.tensor.calls.plan import OUTPUTS, Plan
 from ttmesh.tensor.observer import LaunchedProgram, Step, Watcher, observer
 from ttmesh.tensor.spec.memory_config import cpp
 from ttmesh.tensor.tensor import Tensor

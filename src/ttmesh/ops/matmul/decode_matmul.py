@@ -13,7 +13,7 @@ from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_like_rule
 from ttmesh.ops.goldens import linear_algebra as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import equalize_ranks
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig, ShardSpec
 from ttmesh.tensor.spec.shard_config import div_up, round_up
 from ttmesh.tensor.spec.tensor_spec import TensorSpec

@@ -30,7 +30,7 @@ from ttmesh.ops.matmul.matmul_rules import (
 )
 from ttmesh.ops.stages.matmul_stages import matmul_stages
 from ttmesh.tensor import operators
-from ttmesh.tensor.calls.launch_op import Call, Case
+from ttmesh.tensor.calls.operation import Call, Case
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
 from ttmesh.tensor.spec.shard_config import div_up
 from ttmesh.tensor.spec.tensor_spec import TensorSpec

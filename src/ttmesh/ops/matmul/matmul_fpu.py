@@ -17,7 +17,7 @@ from ttmesh.chip.numerics.unpacker import unpack
 from ttmesh.ops.lane_functions.gemm import equalize_pair, multiply_matrices
 from ttmesh.ops.lane_functions.lane_broadcast import equalize_ranks
 from ttmesh.ops.matmul.matmul_blocks import TILE, MatmulCase, tiles_per_block
-from ttmesh.tensor.calls.launch_op import Case
+from ttmesh.tensor.calls.operation import Case
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 FORMATS = BLOCK_FLOATS | {bfloat16, float32}

@@ -17,7 +17,7 @@ from ttmesh.ops.catalogue.spec_rules import Inferred, fit_shards
 from ttmesh.ops.configs.activations import as_unary
 from ttmesh.ops.configs.matmul_program_configs import MatmulMultiCoreReuseMultiCast1DProgramConfig, ProgramConfig
 from ttmesh.ops.matmul.matmul_memory import check_blocks, circular_buffer_bytes, extents, output_shards
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig, ShardSpec
 from ttmesh.tensor.spec.shard_config import div_up
 from ttmesh.tensor.spec.tensor_spec import TensorSpec

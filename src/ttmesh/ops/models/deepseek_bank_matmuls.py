@@ -11,7 +11,7 @@ from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.lane_functions.expert_groups import mask_other_groups
 from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 TILE = 32

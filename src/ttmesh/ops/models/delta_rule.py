@@ -16,7 +16,7 @@ from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.goldens import model_blocks as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims, common_mesh_dims, flatten_lanes, unflatten_lanes
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 

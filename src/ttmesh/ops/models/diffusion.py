@@ -14,7 +14,7 @@ from ttmesh.ops.configs.activations import Activation, apply
 from ttmesh.ops.goldens import model_blocks as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import equalize_ranks
 from ttmesh.ops.norm.layer_norm import apply_affine, check_parameters, normalize_rms
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.operation import Call
 
 GOLDEN_ACTIVATIONS: dict[str, Callable[[Lanes], Lanes]] = {"SILU": F.silu, "GELU": F.gelu, "RELU": F.relu}
 

@@ -18,7 +18,7 @@ from ttmesh.ops.configs.compute_config import init_device_compute_kernel_config
 from ttmesh.ops.goldens import model_blocks as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims, equalize_ranks
 from ttmesh.ops.norm.layer_norm import normalize_rms
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor

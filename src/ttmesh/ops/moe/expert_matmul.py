@@ -19,7 +19,7 @@ from ttmesh.ops.matmul.matmul import widen_for_result
 from ttmesh.ops.matmul.matmul_fpu import resolve_sparse
 from ttmesh.ops.matmul.matmul_memory import check_blocks, extents
 from ttmesh.ops.matmul.matmul_rules import matmul_spec
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
 

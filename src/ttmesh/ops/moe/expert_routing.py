@@ -15,7 +15,7 @@ from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import mixture_of_experts as goldens
 from ttmesh.ops.lane_functions.expert_groups import mask_other_groups
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, L1_MEMORY_CONFIG
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 

@@ -17,7 +17,7 @@ from ttmesh.ops.goldens import moreh as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims
 from ttmesh.ops.reduction.cumulative import accumulate
 from ttmesh.ops.reduction.reduce import Dims, reduced_count
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor

@@ -15,7 +15,7 @@ from ttmesh.ops.goldens import moreh as goldens
 from ttmesh.ops.lane_functions.fpu_rows import take_softmax
 from ttmesh.ops.lane_functions.lane_broadcast import to_negative_dim
 from ttmesh.tensor.calls.argument_errors import types_misfit
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.operation import Call
 
 Forward = Callable[[Lanes, int], Lanes]
 Backward = Callable[[Lanes, Lanes, int], Lanes]

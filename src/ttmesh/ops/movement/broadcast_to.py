@@ -11,7 +11,7 @@ from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import make_like_rule
 from ttmesh.ops.goldens import movement as goldens
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.shape import Shape
 
 

@@ -21,7 +21,8 @@ from ttmesh.ops.pool.resample import upsample
 from ttmesh.ops.stages.rows_stages import concat_stages, repeat_interleave_stages, repeat_stages
 from ttmesh.tensor.calls.conversions import to_memory_config
 from ttmesh.tensor.calls.lane_calls import Lane
-from ttmesh.tensor.calls.launch_op import Call, Case, separate
+from ttmesh.tensor.calls.launch_op import separate
+from ttmesh.tensor.calls.operation import Call, Case
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor

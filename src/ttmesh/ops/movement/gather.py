@@ -13,7 +13,7 @@ from ttmesh.ops.catalogue.definition import alias, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_like_rule, make_output_spec
 from ttmesh.ops.goldens import gather_scatter as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 

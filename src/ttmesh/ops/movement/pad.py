@@ -13,7 +13,8 @@ from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.spec_rules import like_first
 from ttmesh.ops.goldens import movement as goldens
 from ttmesh.ops.stages.rows_stages import pad_stages
-from ttmesh.tensor.calls.launch_op import Call, separate
+from ttmesh.tensor.calls.launch_op import separate
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
 

@@ -16,7 +16,7 @@ from ttmesh.ops.movement.permuted_shards import permute_spec
 from ttmesh.ops.stages.movement_stages import permute_stages
 from ttmesh.ops.stages.rows_stages import roll_stages
 from ttmesh.tensor.calls.lane_calls import Lane
-from ttmesh.tensor.calls.launch_op import Call, Case
+from ttmesh.tensor.calls.operation import Call, Case
 from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
 from ttmesh.tensor.spec.page_extents import element_bytes
 from ttmesh.tensor.spec.tensor_spec import TensorSpec

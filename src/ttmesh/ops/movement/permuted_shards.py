@@ -7,7 +7,7 @@ from math import prod
 
 from ttmesh.base.dtypes import BufferType, Layout, TensorMemoryLayout
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec, shard_over_all_cores
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.memory_config import L1_MEMORY_CONFIG, MemoryConfig, ShardSpec
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 

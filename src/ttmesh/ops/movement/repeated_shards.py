@@ -6,7 +6,7 @@ from math import prod
 
 from ttmesh.base.dtypes import Layout, TensorMemoryLayout
 from ttmesh.ops.catalogue.spec_rules import Inferred, fit_shards, make_output_spec, shard_over_all_cores
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 

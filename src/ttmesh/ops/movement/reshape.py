@@ -18,7 +18,8 @@ from ttmesh.ops.movement.reshard import interleaved_to_sharded, sharded_to_inter
 from ttmesh.ops.stages.movement_stages import reshape_stages
 from ttmesh.ops.stages.rows_stages import repeat_stages
 from ttmesh.tensor import operators
-from ttmesh.tensor.calls.launch_op import Call, separate
+from ttmesh.tensor.calls.launch_op import separate
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.kind import kind_of
 from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
 from ttmesh.tensor.spec.tensor_spec import TensorSpec

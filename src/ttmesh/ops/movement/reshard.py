@@ -17,7 +17,8 @@ from ttmesh.ops.configs.matmul_program_configs import corner
 from ttmesh.ops.goldens import movement as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims
 from ttmesh.tensor.calls.gate import DeviceOperation
-from ttmesh.tensor.calls.launch_op import Call, separate
+from ttmesh.tensor.calls.launch_op import separate
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig, ShardSpec
 from ttmesh.tensor.spec.shard_config import div_up
 from ttmesh.tensor.spec.tensor_spec import TensorSpec

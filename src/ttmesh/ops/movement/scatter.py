@@ -17,7 +17,7 @@ from ttmesh.ops.movement.permute import transpose
 from ttmesh.ops.movement.reshape import reshape_tensor
 from ttmesh.ops.movement.slice_ops import slice_
 from ttmesh.tensor.calls.conversions import to_layout
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
 

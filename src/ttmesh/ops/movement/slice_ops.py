@@ -19,7 +19,8 @@ from ttmesh.tensor import indexing, operators
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.calls.gate import TensorFunction
 from ttmesh.tensor.calls.lane_calls import Lane
-from ttmesh.tensor.calls.launch_op import Call, Case, separate
+from ttmesh.tensor.calls.launch_op import separate
+from ttmesh.tensor.calls.operation import Call, Case
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.shape import Shape
 from ttmesh.tensor.spec.tensor_spec import TensorSpec

@@ -16,7 +16,8 @@ from ttmesh.ops.goldens import quantize as goldens
 from ttmesh.ops.stages.movement_stages import typecast_stages
 from ttmesh.tensor.calls.conversions import to_dtype
 from ttmesh.tensor.calls.lane_calls import rounds_result
-from ttmesh.tensor.calls.launch_op import Call, separate
+from ttmesh.tensor.calls.launch_op import separate
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.host_shapes import box, pad_values
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec

@@ -15,7 +15,7 @@ from ttmesh.chip.numerics import fpu
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import normalization as goldens
-from ttmesh.tensor.calls.launch_op import Call, Case
+from ttmesh.tensor.calls.operation import Call, Case
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 TILE = 32

@@ -19,7 +19,7 @@ from ttmesh.ops.lane_functions.lane_broadcast import common_mesh_dims
 from ttmesh.ops.norm.softmax_rules import check_masked, check_masked_by_rows, check_masked_in_place
 from ttmesh.tensor import operators
 from ttmesh.tensor.calls.lane_calls import Lane
-from ttmesh.tensor.calls.launch_op import Call, Case
+from ttmesh.tensor.calls.operation import Call, Case
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ttmesh.base.dtypes import Layout
 from ttmesh.base.errors import require
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.shape import Shape
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 

@@ -17,7 +17,7 @@ from ttmesh.ops.conv.conv_sharding import (
     choose_core_count,
     read_parallel_config,
 )
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
 from ttmesh.tensor.spec.shard_config import div_up, round_up
 

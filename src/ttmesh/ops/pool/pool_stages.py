@@ -12,7 +12,7 @@ from ttmesh.base.errors import require
 from ttmesh.ops.conv.conv_sharding import ParallelConfig
 from ttmesh.ops.pool.pool_sharding import PoolWork, choose_cores, input_memory, shard_output
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.distribution.allocate import footprint_of
 from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
 from ttmesh.tensor.spec.shard_config import div_up

@@ -20,7 +20,7 @@ from ttmesh.ops.lane_functions.fpu_windows import sum_windows
 from ttmesh.ops.pool.pool_sharding import PoolWork, choose_cores, index_bytes, shard_output
 from ttmesh.ops.pool.pool_stages import PoolShape, PoolSlices, choose_slices, pool_stages, sliced_pool_stages
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor

@@ -16,7 +16,7 @@ from ttmesh.ops.catalogue.definition import composite, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, inherit_memory_config, make_output_spec
 from ttmesh.ops.goldens import pool_resample as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import align_and_flatten, fold_into_batch, unfold_from_batch
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
 from ttmesh.tensor.spec.shard_config import div_up
 from ttmesh.tensor.spec.tensor_spec import TensorSpec

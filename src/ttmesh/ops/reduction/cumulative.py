@@ -14,7 +14,7 @@ from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import make_like_rule
 from ttmesh.ops.goldens import reduction as goldens
 from ttmesh.ops.stages.order_stages import scan_stages
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.operation import Call
 
 Scan = Callable[[torch.Tensor, int], torch.Tensor]
 

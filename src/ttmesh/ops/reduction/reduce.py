@@ -20,7 +20,7 @@ from ttmesh.ops.goldens import reduction as goldens
 from ttmesh.ops.stages.movement_stages import is_reshape_view
 from ttmesh.ops.stages.reduction_stages import product_stages, reduce_stages, spread_stages
 from ttmesh.tensor.calls.lane_calls import Lane
-from ttmesh.tensor.calls.launch_op import Call, Case, Specialise
+from ttmesh.tensor.calls.operation import Call, Case, Specialise
 from ttmesh.tensor.spec.memory_config import MemoryConfig, NdShardSpec
 from ttmesh.tensor.spec.shard_config import round_up
 from ttmesh.tensor.spec.tensor_spec import TensorSpec

@@ -11,7 +11,7 @@ from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import reduction as goldens
 from ttmesh.ops.stages.order_stages import sort_stages, topk_stages
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 Pair = tuple[torch.Tensor, torch.Tensor]

@@ -9,7 +9,7 @@ from ttmesh.base.dtypes import INTEGERS, DataType, Layout
 from ttmesh.ops.catalogue.program_keys import WITH_NUMBER, binary_key, unary_key
 from ttmesh.ops.stages.movement_stages import fill_padding, reshape, tile_spec, typecast
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
-from ttmesh.tensor.calls.launch_op import Call, StageRule
+from ttmesh.tensor.calls.operation import Call, StageRule
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 PROMOTES = frozenset({"MUL", "DIV"})  # take an integer operand beside a float one

@@ -10,7 +10,7 @@ from ttmesh.base.dtypes import BufferType, Layout
 from ttmesh.base.errors import require
 from ttmesh.ops.stages.movement_stages import transpose
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.calls.plan_keys import key_of
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
 from ttmesh.tensor.spec.tensor_spec import TensorSpec

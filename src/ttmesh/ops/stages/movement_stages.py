@@ -9,7 +9,7 @@ from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout, TensorMemoryLayou
 from ttmesh.base.errors import ShapeError
 from ttmesh.ops.stages.reshape_map import as_three_dims, map_spec
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 

@@ -8,7 +8,7 @@ from math import inf, prod
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.ops.stages.movement_stages import fill_padding, has_padding, permute, tile_spec, transpose, with_four_dims
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
-from ttmesh.tensor.calls.launch_op import Call, StageRule
+from ttmesh.tensor.calls.operation import Call, StageRule
 from ttmesh.tensor.calls.plan_keys import key_of
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
 from ttmesh.tensor.spec.tensor_spec import TensorSpec

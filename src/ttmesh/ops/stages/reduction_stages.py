@@ -19,7 +19,7 @@ from ttmesh.ops.stages.movement_stages import (
     with_four_dims,
 )
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
-from ttmesh.tensor.calls.launch_op import Call, StageRule
+from ttmesh.tensor.calls.operation import Call, StageRule
 from ttmesh.tensor.calls.plan_keys import key_of
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec

@@ -10,7 +10,7 @@ from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout
 from ttmesh.ops.catalogue.checks import normalize_dim
 from ttmesh.ops.stages.movement_stages import fill_padding, interleave, reshape, tile_spec, transpose, typecast
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
-from ttmesh.tensor.calls.launch_op import Call
+from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
 from ttmesh.tensor.spec.page_extents import element_bytes
 from ttmesh.tensor.spec.tensor_spec import TensorSpec

@@ -14,7 +14,7 @@ from ttmesh.chip.formats.storage import to_lane
 from ttmesh.tensor import operators
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.calls.gate import DeviceOperation, TensorFunction
-from ttmesh.tensor.calls.launch_op import Call, Operation
+from ttmesh.tensor.calls.operation import Call, Operation
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor

@@ -18,7 +18,8 @@ from ttmesh.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
     from ttmesh.tensor.calls.gate import Gate
-    from ttmesh.tensor.calls.launch_op import Operation, Prepared
+    from ttmesh.tensor.calls.launch_op import Prepared
+    from ttmesh.tensor.calls.operation import Operation
 
 Binder = Callable[[Sequence[Any], dict[str, Any]], Arguments]
 

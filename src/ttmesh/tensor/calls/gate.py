@@ -11,7 +11,9 @@ from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.queue.plan_table import Key
 from ttmesh.tensor.calls.argument_snapshots import snapshot_all
 from ttmesh.tensor.calls.fast_paths import BoundPath, learn, make_plan_path, make_view_path
-from ttmesh.tensor.calls.launch_op import Arguments, Operation, alias_of, launch, prepare, separate
+from ttmesh.tensor.calls.lane_calls import Arguments
+from ttmesh.tensor.calls.launch_op import alias_of, launch, prepare, separate
+from ttmesh.tensor.calls.operation import Operation
 from ttmesh.tensor.calls.plan import execute
 from ttmesh.tensor.calls.plan_keys import ATOMS, add_to_key
 from ttmesh.tensor.observer import observer

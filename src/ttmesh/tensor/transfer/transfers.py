@@ -14,7 +14,8 @@ from ttmesh.chip.formats.storage import lane_dtype
 from ttmesh.chip.formats.tiles import Tile, tile_bytes
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.queue.command_queue import Cells, Command
-from ttmesh.tensor.calls.launch_op import Operation, report, separate
+from ttmesh.tensor.calls.launch_op import report, separate
+from ttmesh.tensor.calls.operation import Operation
 from ttmesh.tensor.distribution import lane_transfers
 from ttmesh.tensor.distribution.allocate import footprint_of
 from ttmesh.tensor.distribution.composers import Composer, lane_at
