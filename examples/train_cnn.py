@@ -87,7 +87,7 @@ def train(steps: int, samples: int, out: Path) -> tuple[Curves, float]:
     for rows in batches(*digits(count, draw), size=batch, parts=mesh.get_num_devices()):
         images, shown = rows.tensors
         recognised = ttnn.to_torch(model(to_chips(images)), mesh_composer=composer).argmax(-1)
-        right += int(rows.unpadded(recognised == shown).sum())
+        right += int(rows.unpad(recognised == shown).sum())
     del loss, record, model, parameters, optimiser
     ttnn.close_mesh_device(mesh)
     ttnn.set_fabric_config(ttnn.FabricConfig.DISABLED)

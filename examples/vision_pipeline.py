@@ -119,7 +119,7 @@ def serve(count: int, samples: int) -> dict[str, float]:
         rates[name] = count / (time.perf_counter() - start)
         composer = ttnn.ConcatMeshToTensor(mesh, dim=2)
         rows = [ttnn.to_torch(result, mesh_composer=composer).float()[0, 0] for result in results]
-        got = torch.cat([one.unpadded(row) for one, row in zip(padded, rows, strict=True)])
+        got = torch.cat([one.unpad(row) for one, row in zip(padded, rows, strict=True)])
         # bfloat16 weights and activations, three layers
         torch.testing.assert_close(got, expected, rtol=0.05, atol=0.05)
         pipeline.cleanup()

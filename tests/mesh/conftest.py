@@ -25,8 +25,8 @@ class Bytes:
     def __init__(self, mesh: MeshDevice) -> None:
         self.mesh = mesh
 
-    def buffer(self, kind: BufferType = BufferType.DRAM) -> Buffer:
-        return self.mesh.heap.allocate(kind, SIZE, SIZE, 32, 12, "bytes")
+    def buffer(self, buffer_type: BufferType = BufferType.DRAM) -> Buffer:
+        return self.mesh.heap.allocate(buffer_type, SIZE, SIZE, 32, 12, "bytes")
 
     def write(self, buffer: Buffer, value: int, cq_id: int | None = None) -> None:
         def body(reads: Cells, writes: Cells) -> None:

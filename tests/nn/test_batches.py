@@ -59,7 +59,7 @@ def test_batches_are_whole_but_the_last_one() -> None:
 
     assert [batch.count for batch in found] == [8, 8, 5]
     assert [len(batch.weights) for batch in found] == [8, 8, 8]
-    assert torch.equal(torch.cat([batch.unpadded(batch.tensors[0]) for batch in found]), values)
+    assert torch.equal(torch.cat([batch.unpad(batch.tensors[0]) for batch in found]), values)
     assert found[-1].tensors[1].tolist() == [32, 34, 36, 38, 40, 40, 40, 40]
     assert found[-1].weights.tolist() == [1.600000023841858] * 5 + [0.0] * 3
     assert all(batch.weights.mean() == pytest.approx(1.0) for batch in found)
@@ -78,7 +78,7 @@ def test_a_pipeline_serves_a_batch_that_chips_do_not_divide() -> None:
 
         results = pipeline.compile(inputs[0]).enqueue(inputs).pop_all()
         whole = torch.cat(
-            [part.unpadded(ttnn.to_torch(r, mesh_composer=composer)) for part, r in zip(parts, results, strict=True)]
+            [part.unpad(ttnn.to_torch(r, mesh_composer=composer)) for part, r in zip(parts, results, strict=True)]
         )
 
         assert torch.equal(whole, images + images)

@@ -118,7 +118,7 @@ class Space:
     def __init__(self, chips: Iterable[int], memory_map: MemoryMap) -> None:
         self.map = memory_map
         self._allocators: weakref.WeakSet[Allocator] = weakref.WeakSet()
-        lists = {kind: FreeList(b.start, b.size, b.alignment) for kind, b in memory_map.banks.items()}
+        lists = {buffer_type: FreeList(b.start, b.size, b.alignment) for buffer_type, b in memory_map.banks.items()}
         self._groups: list[tuple[frozenset[int], dict[BufferType, FreeList]]] = [(frozenset(chips), lists)]
 
     def split(self, chips: Iterable[int]) -> None:
@@ -128,7 +128,7 @@ class Space:
         for group, lists in self._groups:
             common = group & inside
             if common and common != group:
-                groups.append((group - common, {kind: spans.copy() for kind, spans in lists.items()}))
+                groups.append((group - common, {buffer_type: spans.copy() for buffer_type, spans in lists.items()}))
                 groups.append((common, lists))
             else:
                 groups.append((group, lists))
@@ -143,7 +143,10 @@ class Space:
 
     def lists(self, chips: frozenset[int]) -> dict[BufferType, list[FreeList]]:
         """The free lists that together cover these chips."""
-        return {kind: [lists[kind] for group, lists in self._groups if group & chips] for kind in self.map.banks}
+        return {
+            buffer_type: [lists[buffer_type] for group, lists in self._groups if group & chips]
+            for buffer_type in self.map.banks
+        }
 
 
 class Allocator:
@@ -158,10 +161,10 @@ class Allocator:
         self.map = space.map
         space.attach(self)
 
-    def allocate(self, kind: BufferType, bank_bytes: int, bottom_up: bool | None = None) -> int | None:
+    def allocate(self, buffer_type: BufferType, bank_bytes: int, bottom_up: bool | None = None) -> int | None:
         """The address of a new block in every bank of every chip, or None when there is none."""
-        lists = self.lists[kind]
-        upwards = BOTTOM_UP[kind] if bottom_up is None else bottom_up
+        lists = self.lists[buffer_type]
+        upwards = BOTTOM_UP[buffer_type] if bottom_up is None else bottom_up
         if len(lists) == 1:
             return lists[0].allocate(bank_bytes, bottom_up=upwards)
         address = _find_common_fit(lists, bank_bytes, bottom_up=upwards)
@@ -171,22 +174,22 @@ class Allocator:
                 assert taken, "a common fit is free in every group"
         return address
 
-    def allocate_at(self, kind: BufferType, address: int, bank_bytes: int) -> bool:
+    def allocate_at(self, buffer_type: BufferType, address: int, bank_bytes: int) -> bool:
         """Take exactly this address on every chip; False (and nothing taken) when it is not free."""
-        lists = self.lists[kind]
+        lists = self.lists[buffer_type]
         if any(spans.fit_at_or_above(address, bank_bytes) != address for spans in lists):
             return False
         return all(spans.allocate_at(address, bank_bytes) for spans in lists)
 
-    def free(self, kind: BufferType, address: int) -> None:
+    def free(self, buffer_type: BufferType, address: int) -> None:
         """Free a block on every chip."""
-        for spans in self.lists[kind]:
+        for spans in self.lists[buffer_type]:
             spans.free(address)
 
-    def view(self, kind: BufferType) -> MemoryView:
+    def view(self, buffer_type: BufferType) -> MemoryView:
         """What this mesh could still allocate; with submeshes, what all of its chips have in common."""
-        banks = self.map.banks[kind]
-        lists = self.lists[kind]
+        banks = self.map.banks[buffer_type]
+        lists = self.lists[buffer_type]
         blocks = lists[0].blocks() if len(lists) == 1 else _find_common_blocks(lists)
         free = sum(block.size for block in blocks if not block.allocated)
         return MemoryView(
@@ -208,13 +211,13 @@ class Allocator:
             ],
         )
 
-    def peak(self, kind: BufferType) -> int:
+    def peak(self, buffer_type: BufferType) -> int:
         """The most bytes per bank that were ever taken at once on one of the chips."""
-        return max(spans.peak for spans in self.lists[kind])
+        return max(spans.peak for spans in self.lists[buffer_type])
 
-    def lowest_used(self, kind: BufferType) -> int | None:
+    def lowest_used(self, buffer_type: BufferType) -> int | None:
         """The lowest taken address on any of the chips."""
-        lows = [low for spans in self.lists[kind] if (low := spans.lowest_used()) is not None]
+        lows = [low for spans in self.lists[buffer_type] if (low := spans.lowest_used()) is not None]
         return min(lows, default=None)
 
 

@@ -103,7 +103,7 @@ class DriftRecorder(Watcher):
         name, draws = launch.name, any(word in launch.name for word in RANDOM)
         weighty = products_of(launch) > 0
 
-        def watched(reads: Sequence[Cell], writes: Sequence[Cell]) -> None:
+        def compute_and_record(reads: Sequence[Cell], writes: Sequence[Cell]) -> None:
             with self._lock:
                 shadows = [self._shadows.find(cell, spec) for cell, spec in zip(reads, specs, strict=True)]
                 actual = widen_all(reads, specs)
@@ -143,7 +143,7 @@ class DriftRecorder(Watcher):
                     self._shadows.keep(cell, wanted)
                     self.add(record)
 
-        return watched
+        return compute_and_record
 
 
 def _run_trial(trial: Trial, reads: Sequence[Cell], writes: Sequence[Cell], plan: Plan) -> list[torch.Tensor] | None:

@@ -30,7 +30,7 @@ class WeightedBatch:
     weights: torch.Tensor  # float32 [rows]: rows / count for real rows, 0 for padding
     count: int
 
-    def unpadded(self, result: torch.Tensor, dim: int = 0) -> torch.Tensor:
+    def unpad(self, result: torch.Tensor, dim: int = 0) -> torch.Tensor:
         """The rows of a result that belong to real rows of the batch."""
         return result.narrow(dim, 0, self.count)
 

@@ -68,7 +68,9 @@ def program_stages(
     return c, made
 
 
-def _semaphore_spec(mesh: MeshDevice, kind: BufferType) -> TensorSpec:
+def _semaphore_spec(mesh: MeshDevice, buffer_type: BufferType) -> TensorSpec:
     """A number on every core."""
-    cores = mesh.heap.map.banks[kind].count
-    return TensorSpec((cores, 1), DataType.UINT32, Layout.ROW_MAJOR, memory_config=MemoryConfig(buffer_type=kind))
+    cores = mesh.heap.map.banks[buffer_type].count
+    return TensorSpec(
+        (cores, 1), DataType.UINT32, Layout.ROW_MAJOR, memory_config=MemoryConfig(buffer_type=buffer_type)
+    )

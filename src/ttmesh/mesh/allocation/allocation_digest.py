@@ -30,17 +30,17 @@ class Digest:
         self._recent: deque[Entry] = deque(maxlen=KEPT)
         self._fresh: list[tuple[BufferType, int, int, str]] = []
 
-    def add(self, kind: BufferType, address: int, bank_bytes: int, label: str) -> None:
+    def add(self, buffer_type: BufferType, address: int, bank_bytes: int, label: str) -> None:
         """Add an allocation; hashing comes later, in batches, because every operation calls this."""
-        self._fresh.append((kind, address, bank_bytes, label))
+        self._fresh.append((buffer_type, address, bank_bytes, label))
         if len(self._fresh) == BATCH:
             self._hash_fresh()
 
     def _hash_fresh(self) -> None:
-        for kind, address, bank_bytes, label in self._fresh:
+        for buffer_type, address, bank_bytes, label in self._fresh:
             # Numbers only: Python salts the hashes of texts differently in every process.
-            self._hash = hash((self._hash, kind.value, address, bank_bytes)) & MASK
-            self._recent.append((self._hash, kind, address, bank_bytes, label))
+            self._hash = hash((self._hash, buffer_type.value, address, bank_bytes)) & MASK
+            self._recent.append((self._hash, buffer_type, address, bank_bytes, label))
         self.count += len(self._fresh)
         self._fresh.clear()
 
@@ -85,5 +85,5 @@ class Digest:
 def _describe_entry(entry: Entry | None) -> str:
     if entry is None:
         return "none"
-    _, kind, address, bank_bytes, label = entry
-    return f"{bank_bytes} B per bank in {kind.name} at {address} for {label or 'a buffer'}"
+    _, buffer_type, address, bank_bytes, label = entry
+    return f"{bank_bytes} B per bank in {buffer_type.name} at {address} for {label or 'a buffer'}"

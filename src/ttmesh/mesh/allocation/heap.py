@@ -80,7 +80,7 @@ class Heap:
         self.lane_axes = lane_axes
         self.device = device
         self.closed = False
-        self.live: dict[BufferType, dict[int, Cell]] = {kind: {} for kind in BufferType}
+        self.live: dict[BufferType, dict[int, Cell]] = {buffer_type: {} for buffer_type in BufferType}
         self.version = 0  # changes with every allocation and free: what traces bind to
         self.allocation_high_water = 0  # highest end of a DRAM buffer allocated since a capture began
         self.deletion_high_water = 0
@@ -98,7 +98,7 @@ class Heap:
 
     def allocate(
         self,
-        kind: BufferType,
+        buffer_type: BufferType,
         size_bytes: int,
         page_bytes: int,
         bank_bytes: int,
@@ -108,7 +108,7 @@ class Heap:
         bottom_up: bool | None = None,
     ) -> Buffer:
         """A new buffer of `bank_bytes` in each bank; raises when no span is free on all chips."""
-        return self.take(Room(kind, size_bytes, page_bytes, bank_bytes, banks), label, bottom_up=bottom_up)
+        return self.take(Room(buffer_type, size_bytes, page_bytes, bank_bytes, banks), label, bottom_up=bottom_up)
 
     def take(
         self,
@@ -136,8 +136,8 @@ class Heap:
         try:
             if self._freed_by_gc:
                 self._drain()
-            kind, bank_bytes = room.buffer_type, room.bank_bytes
-            lists = self._allocator.lists[kind]
+            buffer_type, bank_bytes = room.buffer_type, room.bank_bytes
+            lists = self._allocator.lists[buffer_type]
             if at is not None:
                 address: int | None = at
             elif isinstance(temporary, DramSteps):
@@ -158,14 +158,14 @@ class Heap:
                 if start + size > self.deletion_high_water:
                     self.deletion_high_water = start + size
             elif len(lists) == 1:  # no submesh: the free list itself answers
-                address = lists[0].allocate(bank_bytes, BOTTOM_UP[kind] if bottom_up is None else bottom_up)
+                address = lists[0].allocate(bank_bytes, BOTTOM_UP[buffer_type] if bottom_up is None else bottom_up)
             else:
-                address = self._allocator.allocate(kind, bank_bytes, bottom_up)
+                address = self._allocator.allocate(buffer_type, bank_bytes, bottom_up)
             if address is None:
                 raise self._out_of_memory(room, label)
-            if at is not None and not self._allocator.allocate_at(kind, at, bank_bytes):
+            if at is not None and not self._allocator.allocate_at(buffer_type, at, bank_bytes):
                 raise OutOfMemoryError(
-                    f"{kind.name} address {at} is not free for {bank_bytes} B per bank",
+                    f"{buffer_type.name} address {at} is not free for {bank_bytes} B per bank",
                     expected="a free span on every chip of the mesh",
                     fix="Free the buffer at that address first, or let the allocator choose the address.",
                 )
@@ -179,12 +179,12 @@ class Heap:
             cell.site = find_call_site() if room.size_bytes >= LARGE else ""
             cell.values = cell.format = cell.raw = None
             cell.writes = 0
-            self.live[kind][address] = cell
+            self.live[buffer_type][address] = cell
             self.version += 1
-            if kind is DRAM and address + bank_bytes > self.allocation_high_water:
+            if buffer_type is DRAM and address + bank_bytes > self.allocation_high_water:
                 self.allocation_high_water = address + bank_bytes
             if self.digest is not None:
-                self.digest.add(kind, address, bank_bytes, label)
+                self.digest.add(buffer_type, address, bank_bytes, label)
             if self.traces_live and (trace_allocations.TRACE_ALLOC_TRACKING or not _warned.of_traces):
                 self._note_beside_traces(cell)
             if signals.listening:
@@ -224,11 +224,11 @@ class Heap:
         try:
             if self._freed_by_gc:
                 self._drain()
-            kind, bank_bytes = room.buffer_type, room.bank_bytes
-            address = lists[0].allocate(bank_bytes, bottom_up=BOTTOM_UP[kind])
+            buffer_type, bank_bytes = room.buffer_type, room.bank_bytes
+            address = lists[0].allocate(bank_bytes, bottom_up=BOTTOM_UP[buffer_type])
             if address is None:
                 raise self._out_of_memory(room, label)
-            if kind is DRAM and address + bank_bytes > self.allocation_high_water:
+            if buffer_type is DRAM and address + bank_bytes > self.allocation_high_water:
                 self.allocation_high_water = address + bank_bytes
         finally:
             self._lock.release()
@@ -248,10 +248,17 @@ class Heap:
             self._lock.release()
 
     def allocate_at(
-        self, kind: BufferType, address: int, size_bytes: int, page_bytes: int, bank_bytes: int, banks: int, label: str
+        self,
+        buffer_type: BufferType,
+        address: int,
+        size_bytes: int,
+        page_bytes: int,
+        bank_bytes: int,
+        banks: int,
+        label: str,
     ) -> Buffer:
         """A new buffer at exactly this address."""
-        return self.take(Room(kind, size_bytes, page_bytes, bank_bytes, banks), label, at=address)
+        return self.take(Room(buffer_type, size_bytes, page_bytes, bank_bytes, banks), label, at=address)
 
     def free(self, cell: Cell) -> None:
         """Free a cell's memory."""
@@ -266,27 +273,27 @@ class Heap:
         """Whether a buffer that was not freed holds this cell."""
         return self.live[cell.buffer_type].get(cell.address) is cell
 
-    def view(self, kind: BufferType) -> MemoryView:
+    def view(self, buffer_type: BufferType) -> MemoryView:
         """The allocated and free memory of one buffer type."""
         with self._lock:
             self._drain()
-            return self._allocator.view(kind)
+            return self._allocator.view(buffer_type)
 
-    def peak_bank_bytes(self, kind: BufferType) -> int:
+    def peak_bank_bytes(self, buffer_type: BufferType) -> int:
         """The most bytes per bank ever in use."""
-        return self._allocator.peak(kind)
+        return self._allocator.peak(buffer_type)
 
-    def lowest_used(self, kind: BufferType) -> int | None:
+    def lowest_used(self, buffer_type: BufferType) -> int | None:
         """The lowest address in use."""
         with self._lock:
             self._drain()
-            return self._allocator.lowest_used(kind)
+            return self._allocator.lowest_used(buffer_type)
 
     def cells(self) -> list[Cell]:
         """Every live cell, oldest first."""
         with self._lock:
             self._drain()
-            return sorted((c for kind in self.live.values() for c in kind.values()), key=lambda c: c.buffer_id)
+            return sorted((c for cells in self.live.values() for c in cells.values()), key=lambda c: c.buffer_id)
 
     def close(self) -> None:
         """Free every live cell; buffers that still refer to this heap cannot be used any more."""
@@ -311,12 +318,12 @@ class Heap:
         if self.closed:
             return
         room, address = cell.room, cell.address
-        kind = room.buffer_type
-        del self.live[kind][address]
-        for spans in self._allocator.lists[kind]:
+        buffer_type = room.buffer_type
+        del self.live[buffer_type][address]
+        for spans in self._allocator.lists[buffer_type]:
             spans.free(address)
         self.version += 1
-        if kind is DRAM and address + room.bank_bytes > self.deletion_high_water:
+        if buffer_type is DRAM and address + room.bank_bytes > self.deletion_high_water:
             self.deletion_high_water = address + room.bank_bytes
         if self.corruptible:
             self.corruptible.discard(cell.buffer_id)
@@ -334,15 +341,15 @@ class Heap:
             self._release(self._freed_by_gc.popleft())
 
     def _out_of_memory(self, room: Room, label: str) -> OutOfMemoryError:
-        kind, bank_bytes = room.buffer_type, room.bank_bytes
-        view = self._allocator.view(kind)
-        names = "; ".join(_describe_largest(self.live[kind].values()))
+        buffer_type, bank_bytes = room.buffer_type, room.bank_bytes
+        view = self._allocator.view(buffer_type)
+        names = "; ".join(_describe_largest(self.live[buffer_type].values()))
         return OutOfMemoryError(
-            f"Out of Memory: Not enough space to allocate {room.size_bytes} B {kind.name} buffer across {room.banks} banks, "
-            f"where each bank needs to store {bank_bytes} B, but bank size is {view.total_bytes_per_bank} B (allocated: "
-            f"{view.total_bytes_allocated_per_bank} B, free: {view.total_bytes_free_per_bank} B, largest free block: "
-            f"{view.largest_contiguous_bytes_free_per_bank} B)",
-            expected=f"a free span of {bank_bytes} B in every {kind.name} bank{f' for {label}' if label else ''}",
+            f"Out of Memory: Not enough space to allocate {room.size_bytes} B {buffer_type.name} buffer across {room.banks} "
+            f"banks, where each bank needs to store {bank_bytes} B, but bank size is {view.total_bytes_per_bank} B "
+            f"(allocated: {view.total_bytes_allocated_per_bank} B, free: {view.total_bytes_free_per_bank} B, largest free "
+            f"block: {view.largest_contiguous_bytes_free_per_bank} B)",
+            expected=f"a free span of {bank_bytes} B in every {buffer_type.name} bank{f' for {label}' if label else ''}",
             fix=f"Deallocate a buffer; the largest live buffers are: {names}."
             if names
             else "No buffer is live: make the tensor smaller, or shard it over more chips.",

@@ -23,26 +23,26 @@ class GlobalCircularBuffer:
 
     __slots__ = ("_buffer", "_config", "_mapping", "_receivers", "_senders", "_size")
 
-    def __init__(self, mesh_device: MeshDevice, mapping: Mapping, size: int, kind: BufferType) -> None:
+    def __init__(self, mesh_device: MeshDevice, mapping: Mapping, size: int, buffer_type: BufferType) -> None:
         self._mapping, self._size = tuple((sender, receivers) for sender, receivers in mapping), size
         self._senders, self._receivers = _collect_cores(mapping)
         both = self._senders.merge(self._receivers).num_cores()
         if both != self._senders.num_cores() + self._receivers.num_cores():
             raise _make_duplicate_error("Duplicate cores found")
-        if kind not in (BufferType.L1, BufferType.L1_SMALL):
+        if buffer_type not in (BufferType.L1, BufferType.L1_SMALL):
             raise MeshError(
-                f"Global circular buffer can only be created for L1 buffer types, not {kind}",
+                f"Global circular buffer can only be created for L1 buffer types, not {buffer_type}",
                 expected="L1 or L1_SMALL",
                 fix="Leave buffer_type out.",
             )
-        word_alignment, bank_alignment = get_l1_alignment(), mesh_device.heap.map.banks[kind].alignment
+        word_alignment, bank_alignment = get_l1_alignment(), mesh_device.heap.map.banks[buffer_type].alignment
         most = max(receivers.num_cores() for _, receivers in mapping)
         header = _round_up((CONFIG_WORDS + 2 * most) * WORD, word_alignment)  # each receiver has an x and a y
         page = header + 2 * most * word_alignment  # and two counters, of pages sent and pages acknowledged
 
         def allocate_on_cores(page_bytes: int, label: str) -> Buffer:
             per_core = _round_up(page_bytes, bank_alignment)
-            return mesh_device.heap.allocate(kind, per_core * both, page_bytes, per_core, both, label)
+            return mesh_device.heap.allocate(buffer_type, per_core * both, page_bytes, per_core, both, label)
 
         self._buffer = allocate_on_cores(size, "global circular buffer")
         self._config = allocate_on_cores(page, "global circular buffer's configuration")

@@ -18,12 +18,14 @@ class GlobalSemaphore:
 
     __slots__ = ("_buffer", "_mesh", "cores")
 
-    def __init__(self, mesh_device: MeshDevice, cores: CoreRangeSet, initial_value: int, kind: BufferType) -> None:
+    def __init__(
+        self, mesh_device: MeshDevice, cores: CoreRangeSet, initial_value: int, buffer_type: BufferType
+    ) -> None:
         self._mesh, self.cores = mesh_device, cores
-        banks = mesh_device.heap.map.banks[kind]
+        banks = mesh_device.heap.map.banks[buffer_type]
         size = banks.alignment  # one counter, padded to the smallest block
         self._buffer = mesh_device.heap.allocate(
-            kind, size * cores.num_cores(), size, size, cores.num_cores(), "global semaphore"
+            buffer_type, size * cores.num_cores(), size, size, cores.num_cores(), "global semaphore"
         )
         self.reset(initial_value)
 

@@ -32,7 +32,7 @@ def follow(
         results = [spec.dtype for spec in case.results if spec.dtype in FORMATS]
         if not formats or case.specs[0].dtype not in FORMATS or not results:
             return None  # integers take the vector unit
-        given = None if fixed else _given(case)
+        given = None if fixed else _compute_config_of(case)
         if given is not None:
             chosen = given.math_fidelity if given.math_fidelity in PHASES else HIFI4
             return FpuConfig(case.arch, chosen, given.fp32_dest_acc_en, given.packer_l1_acc, out_dtype=results[0])
@@ -43,7 +43,7 @@ def follow(
     return resolve
 
 
-def _given(case: Case) -> Any:
+def _compute_config_of(case: Case) -> Any:
     """The compute config of the call; a matmul's can lie in two options."""
     for name in ("compute_kernel_config", "compute_config"):
         if case[name] is not None:

@@ -14,8 +14,8 @@ class NocAddress:
 
     __slots__ = ("address", "bank", "kind")
 
-    def __init__(self, kind: BufferType, bank: int, address: int) -> None:
-        self.kind, self.bank, self.address = kind, bank, address
+    def __init__(self, buffer_type: BufferType, bank: int, address: int) -> None:
+        self.kind, self.bank, self.address = buffer_type, bank, address
 
     @property
     def l1_bank(self) -> int | None:
@@ -61,8 +61,8 @@ class TensorAccessor:
 
     __slots__ = ("address", "kind", "pages")
 
-    def __init__(self, kind: BufferType, pages: PageLayout, address: int) -> None:
-        self.kind, self.pages, self.address = kind, pages, address
+    def __init__(self, buffer_type: BufferType, pages: PageLayout, address: int) -> None:
+        self.kind, self.pages, self.address = buffer_type, pages, address
 
     @property
     def page_size(self) -> int:

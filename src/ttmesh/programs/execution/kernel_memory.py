@@ -109,19 +109,21 @@ class Memory:
         """Count bytes that go over a link."""
         self._loads[hop] = self._loads.get(hop, 0) + size
 
-    def find(self, kind: BufferType, address: int) -> Contents | None:
+    def find(self, buffer_type: BufferType, address: int) -> Contents | None:
         """The buffer that contains an address."""
-        exact = self._contents[kind].get(address)
+        exact = self._contents[buffer_type].get(address)
         if exact is not None:
             return exact
-        inside = (c for c in self._contents[kind].values() if 0 <= address - c.cell.address < c.cell.bank_bytes)
+        inside = (c for c in self._contents[buffer_type].values() if 0 <= address - c.cell.address < c.cell.bank_bytes)
         found = next(inside, None)
         if found is None:
-            everything = list(self.mesh.heap.live[kind].values())  # the host may allocate while a worker runs this
-            known = (*self._named[kind], *everything)
+            everything = list(
+                self.mesh.heap.live[buffer_type].values()
+            )  # the host may allocate while a worker runs this
+            known = (*self._named[buffer_type], *everything)
             cell = next((c for c in known if 0 <= address - c.address < c.bank_bytes), None)
             found = self._open(cell) if cell is not None else None
-        if found is None and kind is BufferType.L1:
+        if found is None and buffer_type is BufferType.L1:
             return self.find(BufferType.L1_SMALL, address)
         return found
 

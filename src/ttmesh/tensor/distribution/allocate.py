@@ -46,17 +46,17 @@ class Footprint(Room):
         return mesh.heap.take(self, label)
 
 
-def _refuse_missing_region(spec: TensorSpec, kind: BufferType, banks: Banks) -> MeshError:
+def _refuse_missing_region(spec: TensorSpec, buffer_type: BufferType, banks: Banks) -> MeshError:
     """The error for a tensor in a region that the mesh was opened without."""
-    option = "l1_small_size" if kind is BufferType.L1_SMALL else "trace_region_size"
+    option = "l1_small_size" if buffer_type is BufferType.L1_SMALL else "trace_region_size"
     bank_bytes = spec.bytes_per_bank(banks.page_alignment, banks.count)
     shards = spec.shard_layout
     count = banks.count if shards is None else len(shards.cores)
     return OutOfMemoryError(
-        f"Out of Memory: Not enough space to allocate {bank_bytes * count} B {kind.name} buffer across {count} banks, "
-        f"where each bank needs to store {bank_bytes} B, but bank size is 0 B (allocated: 0 B, free: 0 B, largest free "
-        f"block: 0 B). The {kind.name} region is 0 B because it is reserved at device open; set {option} large enough for "
-        "this allocation when opening the device.",
+        f"Out of Memory: Not enough space to allocate {bank_bytes * count} B {buffer_type.name} buffer across {count} "
+        f"banks, where each bank needs to store {bank_bytes} B, but bank size is 0 B (allocated: 0 B, free: 0 B, largest "
+        f"free block: 0 B). The {buffer_type.name} region is 0 B because it is reserved at device open; set {option} "
+        "large enough for this allocation when opening the device.",
         expected=f"a mesh opened with {option}",
         fix="Open it with that option, or use another buffer type.",
     )
@@ -68,18 +68,20 @@ def footprint_of(spec: TensorSpec, memory_map: MemoryMap) -> Footprint:
     return Footprint(spec, memory_map)
 
 
-def _check_grid(shards: ShardLayout, kind: BufferType, count: int, memory_map: MemoryMap) -> None:
+def _check_grid(shards: ShardLayout, buffer_type: BufferType, count: int, memory_map: MemoryMap) -> None:
     """Refuse shards on cores or banks that the chip does not have."""
-    if kind is not BufferType.DRAM and len(shards.cores) > count:
+    if buffer_type is not BufferType.DRAM and len(shards.cores) > count:
         raise MeshError(
             f"Expected number of shards {len(shards.cores)} to be less than or equal to total number of L1 banks {count} "
             "in compute cores",
             expected="a grid of compute cores",
             fix="Derive the grid from compute_with_storage_grid_size().",
         )
-    columns, rows = (count, 1) if kind is BufferType.DRAM else (memory_map.compute_grid.x, memory_map.compute_grid.y)
+    columns, rows = (
+        (count, 1) if buffer_type is BufferType.DRAM else (memory_map.compute_grid.x, memory_map.compute_grid.y)
+    )
     for core in shards.cores:
-        if kind is BufferType.DRAM and core.y:
+        if buffer_type is BufferType.DRAM and core.y:
             raise MeshError(
                 f"Invalid DRAM shard grid: shard core ({core.x}, {core.y}) is not on row 0. DRAM banks are 1D (bank_id == "
                 "logical x-coordinate), so every shard core must have y == 0.",
@@ -88,8 +90,8 @@ def _check_grid(shards: ShardLayout, kind: BufferType, count: int, memory_map: M
             )
         if core.x >= columns or core.y >= rows:
             raise MeshError(
-                f"Invalid shard grid: shard core ({core.x}, {core.y}) has no {kind.name} bank on this device, which has "
-                f"{count} of them.",
+                f"Invalid shard grid: shard core ({core.x}, {core.y}) has no {buffer_type.name} bank on this device, which "
+                f"has {count} of them.",
                 expected=f"cores (0, 0) to ({columns - 1}, {rows - 1})",
                 fix="Derive the grid from dram_grid_size() for DRAM, compute_with_storage_grid_size() for L1.",
             )
