@@ -11,7 +11,7 @@ from typing import Any
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 import torch
-from models import Put, llama_step
+from model_steps import Put, llama_step
 from training import CHIPS, SAMPLES, jax_figures, ttmesh_figures
 
 import ttmesh.ttnn as ttnn

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import io
 import re
 from pathlib import Path
@@ -19,6 +21,7 @@ BEHIND = BenchRow("sum", "µs", 15.0, {"JAX": 20.0, "gloo": 10.0}, peer_aim=1.0)
 ALONE = BenchRow("gather", "µs", 5.0, peer_aim=1.0)
 OVER = BenchRow("copy", "ms", 3.0, {"JAX": 9.0}, 1.0, "memcpy", peer_aim=1.0, limit_aim=2.5)
 UNJUDGED = BenchRow("launch", "s", 0.5)
+PEERS = {"jax", "mpi4py"}  # installed where they are compared with
 
 
 @pytest.mark.parametrize(("row", "met"), [(AHEAD, True), (BEHIND, False), (ALONE, False), (OVER, False)])
@@ -75,3 +78,15 @@ def test_every_benchmark_of_the_table_notes_rows(name):
     source = (ROOT / "benchmarks" / f"{name}.py").read_text()
 
     assert re.search(r"\bnote\(", source)
+
+
+def test_every_module_that_a_benchmark_imports_is_there():
+    missing = []
+    for path in (ROOT / "benchmarks").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                names = [node.module]
+            roots = {name.partition(".")[0] for name in names} - PEERS
+            missing += [f"{path.name}: {root}" for root in roots if importlib.util.find_spec(root) is None]
+    assert not missing

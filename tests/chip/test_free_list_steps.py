@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from ttmesh.chip.free_list import FreeList
+from ttmesh.chip.free_list import BlockSteps, FreeList
 
 
 def _fragment(rng: random.Random) -> FreeList:
@@ -29,7 +29,8 @@ def _steps(rng: random.Random) -> tuple[list[int], list[int], int]:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_steps_in_one_function_are_allocations_and_frees(seed: int) -> None:
+@pytest.mark.parametrize("again", [False, True])
+def test_steps_in_one_function_are_allocations_and_frees(seed: int, again: bool) -> None:
     rng = random.Random(seed)
     together = _fragment(rng)
     one_by_one, before = together.copy(), together.spans()
@@ -43,7 +44,10 @@ def test_steps_in_one_function_are_allocations_and_frees(seed: int) -> None:
                 one_by_one.free(address)
         else:
             places[step] = one_by_one.allocate(sizes[step], True)
-    found = together.run_steps(steps, sizes, result)
+    blocks = BlockSteps(tuple(steps), tuple(sizes), result)
+    if again:  # what the same steps did to the same spans is remembered
+        together.copy().run_steps(blocks)
+    found = together.run_steps(blocks)
 
     if None in places.values():
         assert found is None
@@ -55,3 +59,11 @@ def test_steps_in_one_function_are_allocations_and_frees(seed: int) -> None:
     assert found[1] == max(ends)
     assert together.spans() == one_by_one.spans()
     assert (together.used, together.peak, together.live) == (one_by_one.used, one_by_one.peak, one_by_one.live)
+
+
+def test_remembered_steps_stay_few() -> None:
+    spans = FreeList(0, 1 << 20, 32)
+    blocks = BlockSteps((0, 1, ~0), (64, 32), 1)
+    held = [spans.run_steps(blocks) for _ in range(100)]
+    assert len(set(held)) == 100
+    assert len(blocks.outcomes) <= 32

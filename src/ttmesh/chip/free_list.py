@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
+
+MOST_OUTCOMES = 32  # kept of a call's steps
+MOST_SPANS = 64  # comparing more takes longer than following the steps
 
 
 class Block(NamedTuple):
@@ -13,6 +16,30 @@ class Block(NamedTuple):
     address: int
     size: int
     allocated: bool
+
+
+class StepsOutcome(NamedTuple):
+    """What a call's steps do to some free spans: those that are left, the block that stays, and the way there."""
+
+    starts: list[int]
+    ends: list[int]
+    address: int
+    size: int
+    highest: int  # end of the blocks that went back, as they were asked for
+    most: int  # bytes taken at once
+
+
+@dataclass(frozen=True)
+class BlockSteps:
+    """Blocks that one call takes from below and gives back in order: n takes block n, ~n gives it back.
+
+    All but the result's go back. `outcomes`: by the free spans they began with; a program's calls find the same again.
+    """
+
+    steps: tuple[int, ...]
+    sizes: tuple[int, ...]
+    result: int
+    outcomes: dict[tuple[int, ...] | None, StepsOutcome] = field(default_factory=dict, compare=False)
 
 
 class FreeList:
@@ -69,109 +96,45 @@ class FreeList:
             self.peak = used
         return address
 
-    def allocate_with_temporary(self, temporary_size: int, size: int, outlives: bool) -> tuple[int, int] | None:
-        """The addresses of a temporary block and of the block allocated after it, both at the lowest place that fits.
-
-        outlives: the temporary is freed after the second allocation, not before it. The same as allocate, allocate and
-        free, without what freeing undoes; None, and nothing is changed, where one of them does not fit.
-        """
-        mask = self._mask
-        before = (temporary_size + mask) & ~mask or self.alignment
-        size = (size + mask) & ~mask or self.alignment
-        starts, ends = self._starts, self._ends
-        if outlives and starts and ends[0] - starts[0] > before + size:  # nearly always; 0.6 µs less than the search
-            temporary = starts[0]
-            address = temporary + before
-            starts.insert(1, address + size)
-            ends.insert(0, address)
-        else:
-            found = self._find_with_temporary(before, size, outlives)
-            if found is None:
-                return None
-            temporary, address = found
-        self.live[address] = size
-        most = self.used + (before + size if outlives else max(before, size))
-        self.used += size
-        if most > self.peak:
-            self.peak = most
-        return temporary, address
-
-    def _find_with_temporary(self, before: int, size: int, outlives: bool) -> tuple[int, int] | None:
-        """The same in any span; what stays free is entered, what is taken is not."""
-        starts, ends = self._starts, self._ends
-        temporary = address = place = -1
-        for i, start in enumerate(starts):
-            room = ends[i] - start
-            if temporary < 0 and room >= before:
-                temporary = start
-                if outlives:
-                    if address < 0 and room >= before + size:  # both lie in this span
-                        address = start + before
-                        break
-                    room = 0
-            if address < 0 and room >= size:
-                address, place = start, i
-            if temporary >= 0 <= address:
-                break
-        else:
-            return None
-        if place < 0:
-            if room > before + size:
-                starts.insert(i + 1, address + size)
-                ends.insert(i + 1, ends[i])
-            ends[i] = address
-        elif ends[place] - address > size:
-            starts[place] = address + size
-        else:
-            del starts[place], ends[place]
-        return temporary, address
-
-    def run_steps(self, steps: Sequence[int], sizes: Sequence[int], result: int) -> tuple[int, int] | None:
-        """Take and give back blocks from below in order: n takes block n, ~n gives it back; all but the result go back.
+    def run_steps(self, blocks: BlockSteps) -> tuple[int, int] | None:
+        """Take and give back a call's blocks as allocate and free would, once for the same free spans.
 
         The address of the result and the highest end of the others; None, and nothing is changed, where one does not fit.
-        The same as allocate and free for every step, in one function: a call's temporaries cost no frames.
         """
-        starts, ends, mask = self._starts.copy(), self._ends.copy(), self._mask
-        places: dict[int, tuple[int, int]] = {}
-        used, peak, highest = self.used, self.peak, 0
-        for step in steps:
-            if step < 0:
-                address, size = places.pop(~step)
-                highest = max(highest, address + sizes[~step])
-                used -= size
-                i = bisect_right(starts, address)
-                end = address + size
-                if i < len(starts) and starts[i] == end:
-                    if i and ends[i - 1] == address:
-                        ends[i - 1] = ends[i]
-                        del starts[i], ends[i]
-                    else:
-                        starts[i] = address
-                elif i and ends[i - 1] == address:
-                    ends[i - 1] = end
-                else:
-                    starts.insert(i, address)
-                    ends.insert(i, end)
-                continue
-            size = (sizes[step] + mask) & ~mask or self.alignment
-            for i, address in enumerate(starts):
-                room = ends[i] - address
-                if room >= size:
-                    if room > size:
-                        starts[i] = address + size
-                    else:
-                        del starts[i], ends[i]
-                    break
-            else:
+        spans = (*self._starts, *self._ends) if len(self._starts) <= MOST_SPANS else None
+        outcome = blocks.outcomes.get(spans)
+        if outcome is None:
+            outcome = self._follow_steps(blocks)
+            if outcome is None:
                 return None
-            places[step] = address, size
-            used += size
-            peak = max(peak, used)
-        address, size = places[result]
-        self._starts, self._ends, self.used, self.peak = starts, ends, used, peak
+            if spans is not None:
+                if len(blocks.outcomes) >= MOST_OUTCOMES:
+                    blocks.outcomes.clear()
+                blocks.outcomes[spans] = outcome
+        starts, ends, address, size, highest, most = outcome
+        self._starts, self._ends = starts.copy(), ends.copy()
         self.live[address] = size
+        if self.used + most > self.peak:
+            self.peak = self.used + most
+        self.used += size
         return address, highest
+
+    def _follow_steps(self, blocks: BlockSteps) -> StepsOutcome | None:
+        """What the steps would do to the free spans, changing nothing; None where a block does not fit."""
+        trial = FreeList(self.start, 0, self.alignment)
+        trial._starts, trial._ends = self._starts.copy(), self._ends.copy()
+        places: dict[int, int] = {}
+        for step in blocks.steps:
+            if step < 0:
+                trial.free(places[~step])
+            else:
+                address = trial.allocate(blocks.sizes[step], True)
+                if address is None:
+                    return None
+                places[step] = address
+        address = places.pop(blocks.result)
+        highest = max((place + blocks.sizes[n] for n, place in places.items()), default=0)
+        return StepsOutcome(trial._starts, trial._ends, address, trial.live[address], highest, trial.peak)
 
     def allocate_at(self, address: int, size: int) -> bool:
         """Take exactly this span; False when any of it is taken."""

@@ -37,6 +37,11 @@ class LaneGroups:
     def _covers_mesh(self) -> bool:
         return sum(map(len, self.groups)) == prod(self.mesh)
 
+    @property
+    def is_stored_so(self) -> bool:
+        """Whether lanes are [groups, chips, *local] as they are."""
+        return self.axis == 1 and len(self.mesh) == 2
+
     def split(self, lanes: torch.Tensor) -> torch.Tensor:
         """[*mesh, *local] → [groups, chips, *local]; an axis of length 1 (replicated) keeps that length if possible."""
         axes = len(self.mesh)

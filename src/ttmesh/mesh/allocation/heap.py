@@ -7,7 +7,7 @@ import logging
 from collections import deque
 from collections.abc import Iterable
 from threading import Lock, local
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 import torch
 
@@ -17,7 +17,7 @@ from ttmesh.base.records import Allocated, Freed
 from ttmesh.base.signals import signals
 from ttmesh.base.tracebacks import find_call_site
 from ttmesh.chip.cells import Cell, Room
-from ttmesh.chip.free_list import FreeList
+from ttmesh.chip.free_list import BlockSteps
 from ttmesh.chip.memory import BOTTOM_UP, Allocator, MemoryMap, MemoryView, Space
 from ttmesh.mesh.allocation import trace_allocations
 from ttmesh.mesh.allocation.allocation_digest import Digest
@@ -43,21 +43,6 @@ _warned = _Warned()
 def next_buffer_id() -> int:
     """A new id for a buffer."""
     return next(_buffer_ids)
-
-
-class Temporary(NamedTuple):
-    """Memory in DRAM that a call takes before its result and gives back: after the result is allocated, or before."""
-
-    room: Room
-    outlives: bool
-
-
-class DramSteps(NamedTuple):
-    """Blocks in DRAM that a call takes and gives back in order (FreeList.run_steps): all but the result's."""
-
-    steps: tuple[int, ...]
-    sizes: tuple[int, ...]
-    result: int
 
 
 class StepsUnfit(Exception):
@@ -114,24 +99,23 @@ class Heap:
         self,
         room: Room,
         label: str,
-        temporary: Temporary | DramSteps | None = None,
+        steps: BlockSteps | None = None,
         bottom_up: bool | None = None,
         at: int | None = None,
     ) -> Buffer:
-        """A new buffer with this room, at the address `at` if given. Every result of every operation is allocated here.
+        """A new buffer with this room: at the address `at` if given, or the result of a call's `steps` in DRAM.
 
-        So the cell and the buffer are made without calling their classes, and a free list is called directly:
-        0.4 µs and three frames less for every result. Positional arguments, as keywords make a call slower.
+        Every result of every operation is allocated here. So the cell and the buffer are made without calling their
+        classes, and a free list is called directly: 0.4 µs and three frames less for every result. Positional
+        arguments, as keywords make a call slower.
         """
-        if temporary is not None and (
+        if steps is not None and (
             signals.listening
             or self.digest is not None
             or len(self._allocator.lists[DRAM]) != 1
             or (self.traces_live and (trace_allocations.TRACE_ALLOC_TRACKING or not _warned.of_traces))
         ):  # as take_temporary asks it; a function for both would be one more frame
-            if isinstance(temporary, DramSteps):
-                raise StepsUnfit
-            return self._take_after_reported(room, label, temporary)
+            raise StepsUnfit
         self._lock.acquire()  # `with` takes twice as long
         try:
             if self._freed_by_gc:
@@ -140,23 +124,15 @@ class Heap:
             lists = self._allocator.lists[buffer_type]
             if at is not None:
                 address: int | None = at
-            elif isinstance(temporary, DramSteps):
-                found = lists[0].run_steps(*temporary)
+            elif steps is not None:
+                found = lists[0].run_steps(steps)
                 if found is None:
                     raise StepsUnfit
                 address, highest = found
-                self.allocation_high_water = max(self.allocation_high_water, highest)
-                self.deletion_high_water = max(self.deletion_high_water, highest)
-            elif temporary is not None:
-                size = temporary.room.bank_bytes
-                addresses = lists[0].allocate_with_temporary(size, bank_bytes, temporary.outlives)
-                if addresses is None:
-                    raise self._out_of_memory_beside(lists[0], room, temporary, label)
-                start, address = addresses
-                if start + size > self.allocation_high_water:
-                    self.allocation_high_water = start + size
-                if start + size > self.deletion_high_water:
-                    self.deletion_high_water = start + size
+                if highest > self.allocation_high_water:
+                    self.allocation_high_water = highest
+                if highest > self.deletion_high_water:
+                    self.deletion_high_water = highest
             elif len(lists) == 1:  # no submesh: the free list itself answers
                 address = lists[0].allocate(bank_bytes, BOTTOM_UP[buffer_type] if bottom_up is None else bottom_up)
             else:
@@ -195,17 +171,6 @@ class Heap:
         buffer._cell = cell
         buffer.heap = self
         return buffer
-
-    def _take_after_reported(self, room: Room, label: str, temporary: Temporary) -> Buffer:
-        """`take` after a temporary buffer that records, digests or traces need to know of."""
-        held = self.take_temporary(temporary.room, label)
-        try:
-            if not temporary.outlives:
-                self.free_temporary(temporary.room, held)
-            return self.take(room, label)
-        finally:
-            if temporary.outlives:
-                self.free_temporary(temporary.room, held)
 
     def take_temporary(self, room: Room, label: str) -> Buffer | int:
         """Memory that one call takes and gives back: its address, where nobody has to hear of it.
@@ -301,18 +266,6 @@ class Heap:
             self.free(cell)
             cell.clear()
         self.closed = True
-
-    def _out_of_memory_beside(self, spans: FreeList, room: Room, temporary: Temporary, label: str) -> OutOfMemoryError:
-        """What to raise where a temporary buffer in DRAM, or the buffer allocated after it, finds no place."""
-        held = spans.allocate(temporary.room.bank_bytes, bottom_up=True)
-        if held is None:
-            return self._out_of_memory(temporary.room, label)
-        if not temporary.outlives:
-            spans.free(held)
-        error = self._out_of_memory(room, label)
-        if temporary.outlives:
-            spans.free(held)
-        return error
 
     def _release(self, cell: Cell) -> None:
         if self.closed:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ttmesh.base.dtypes import BufferType
+from ttmesh.chip.free_list import BlockSteps
 from ttmesh.chip.memory import MemoryMap
-from ttmesh.mesh.allocation.heap import DramSteps, Temporary
 from ttmesh.tensor.distribution.allocate import Footprint, footprint_of
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
@@ -46,29 +46,15 @@ class MemorySchedule:
         return tuple(step for step in self.steps if step not in self.kept)
 
     @cached_property
-    def lone_temporary(self) -> Temporary | None:
-        """The temporary of a repeated call that has one result and one temporary, taken before it, both in DRAM."""
+    def dram_steps(self) -> BlockSteps | None:
+        """The steps of a repeated call with one result, where all it takes and gives back lies in DRAM."""
         steps, results = self.repeated_steps, self.results
-        if len(results) != 1 or len(steps) != 3:
-            return None
-        first, result = steps[0], results[0]
-        if steps not in ((first, result, ~first), (first, ~first, result)):
-            return None
-        in_dram = all(self.rooms[step].buffer_type is BufferType.DRAM for step in (first, result))
-        return Temporary(self.rooms[first], outlives=steps[1] == result) if in_dram else None
-
-    @cached_property
-    def dram_steps(self) -> DramSteps | None:
-        """The steps of a repeated call with one result and several temporaries, all in DRAM."""
-        steps, results = self.repeated_steps, self.results
-        if len(results) != 1 or len(steps) < 4:
-            return None
         taken = {step for step in steps if step >= 0}
-        if any(self.rooms[n].buffer_type is not BufferType.DRAM for n in taken):
+        if len(results) != 1 or any(self.rooms[n].buffer_type is not BufferType.DRAM for n in taken):
             return None
         if taken - {~step for step in steps if step < 0} != {results[0]}:
             return None
-        return DramSteps(steps, tuple(room.bank_bytes for room in self.rooms), results[0])
+        return BlockSteps(steps, tuple(room.bank_bytes for room in self.rooms), results[0])
 
 
 class Composition:

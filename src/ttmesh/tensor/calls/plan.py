@@ -41,7 +41,7 @@ class Plan:
 
     __slots__ = (
         "body", "changing", "circular_buffer_bytes", "compute_config", "dispatch_bytes", "dram_steps", "exchanged_bytes",
-        "footprints", "generation", "kinds", "lone_temporary", "make_body", "name", "plain", "program_count",
+        "footprints", "generation", "kinds", "make_body", "name", "plain", "program_count",
         "programs", "schedule", "single", "wrap",
     )  # fmt: skip
 
@@ -67,7 +67,6 @@ class Plan:
         self.wrap = wrap  # puts the results into the form that is returned
         self.single = wrap is only
         self.plain = schedule is None or schedule.repeated_steps == schedule.results  # once programs are compiled
-        self.lone_temporary = None if schedule is None else schedule.lone_temporary
         self.dram_steps = None if schedule is None else schedule.dram_steps
         self.make_body = make_body  # from the values of the changing arguments
         self.changing = changing
@@ -92,8 +91,6 @@ class Plan:
         if self.single and not outputs:
             if self.schedule is None or (compiled and self.plain):
                 buffer = mesh.heap.take(self.footprints[0], self.name)
-            elif compiled and self.lone_temporary is not None:
-                buffer = mesh.heap.take(self.footprints[0], self.name, self.lone_temporary)
             elif compiled and self.dram_steps is not None:
                 try:
                     buffer = mesh.heap.take(self.footprints[0], self.name, self.dram_steps)
