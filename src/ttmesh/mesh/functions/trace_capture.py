@@ -12,8 +12,8 @@ from ttmesh.mesh.allocation.trace_allocations import TRACE_ALLOC_TRACKING
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.functions.trace_safety import verify_before_replay
 from ttmesh.mesh.queue.command_queue import Cells, Command
+from ttmesh.mesh.queue.dispatch_commands import align, choose_page_bytes
 from ttmesh.mesh.queue.trace import (
-    TRACE_BUFFER_PAGE_BYTES,
     MeshTraceId,
     Trace,
     TraceSegment,
@@ -138,8 +138,12 @@ def _allocate_trace_buffer(mesh_device: MeshDevice, trace: Trace) -> Buffer:
     allocated, freed = heap.allocation_high_water, heap.deletion_high_water
     others = max((t.high_water for t in mesh_device.traces.values() if t is not trace), default=0)
     trace.high_water = max(compute_dram_high_water(trace.cells()), allocated, freed)
-    size = -(-compute_trace_bytes(trace.commands) // TRACE_BUFFER_PAGE_BYTES) * TRACE_BUFFER_PAGE_BYTES
     region = heap.map.trace_region_bytes
+    kind = BufferType.TRACE if region else BufferType.DRAM
+    banks = heap.map.banks[kind].count
+    taken = compute_trace_bytes(trace.commands)
+    page = choose_page_bytes(taken, banks)
+    size = align(taken, page)
     if region and mesh_device.trace_bytes + size > region:
         raise TraceRegionError(
             f"Creating trace buffers of size {mesh_device.trace_bytes + size}B on MeshDevice {mesh_device.id()}, but only "
@@ -147,11 +151,8 @@ def _allocate_trace_buffer(mesh_device: MeshDevice, trace: Trace) -> Buffer:
             expected=f"traces of at most {region} B together",
             fix="Open the mesh with a larger trace_region_size or release a trace.",
         )
-    kind = BufferType.TRACE if region else BufferType.DRAM
-    banks = heap.map.banks[kind].count
-    pages = size // TRACE_BUFFER_PAGE_BYTES
-    bank_bytes = -(-pages // banks) * TRACE_BUFFER_PAGE_BYTES
-    buffer = heap.allocate(kind, size, TRACE_BUFFER_PAGE_BYTES, bank_bytes, banks, f"trace {trace.id}", bottom_up=False)
+    bank_bytes = -(-size // page // banks) * page
+    buffer = heap.allocate(kind, size, page, bank_bytes, banks, f"trace {trace.id}", bottom_up=False)
     if not region:
         overlap = find_overlap_error(buffer.cell.address, allocated=allocated, freed=freed, others=others)
         if overlap is not None:

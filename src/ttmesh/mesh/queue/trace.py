@@ -12,19 +12,17 @@ from ttmesh.chip.backends.backend_protocol import Backend
 from ttmesh.chip.cells import Cell
 from ttmesh.mesh.allocation.heap import Buffer, Heap
 from ttmesh.mesh.queue.command_queue import Command
+from ttmesh.mesh.queue.dispatch_commands import TRACE_END_BYTES
 
 MeshTraceId = NewType("MeshTraceId", int)
 
-# What a trace takes in DRAM: its end command and the dispatch commands of its programs (docs/memory.md).
-TRACE_END_BYTES = 32
 TRACE_PROGRAM_BYTES = 896  # of a program of which nothing is known: few cores, few arguments
-TRACE_BUFFER_PAGE_BYTES = 1024
 
 Resolve = Callable[[Cell], Cell]
 
 
 def compute_trace_bytes(commands: Sequence[Command]) -> int:
-    """The bytes that a trace of these commands takes."""
+    """The bytes that a trace of these commands takes: those of its programs, and its end (docs/memory.md)."""
     return TRACE_END_BYTES + sum(map(_count_bytes, commands))
 
 

@@ -1,28 +1,42 @@
-"""Dispatch commands of a program: what it takes in a trace, from its kernels' runtime arguments and the cores they run on.
-
-A captured program is written to DRAM as the commands that start it: runtime arguments of every core, each core's own
-(packed behind a list of the cores), circular buffers and semaphores by multicast, where its binaries lie, launch
-messages and the go signal. Sizes of runtime arguments per core are those of TT-NN 0.81.1's program factories.
-"""
+"""What the programs of a call take in a trace: a rule for every operation, and the sum over a call's programs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from typing import NamedTuple
+from collections.abc import Hashable, Sequence
 
-from ttmesh.base.dtypes import BufferType
+from ttmesh.mesh.queue.dispatch_commands import (
+    Captured,
+    Group,
+    compute_argument_bytes,
+    compute_program_bytes,
+    host_alignment,
+)
+from ttmesh.tensor.calls.dispatch_factories import (
+    Rule,
+    Started,
+    attend_decode,
+    by_layout,
+    count_input_rows,
+    count_result_rows,
+    count_rows,
+    count_users,
+    find_largest,
+    gather_over_links,
+    join_tensors,
+    move_shards,
+    multiply_minimally,
+    multiply_tiles,
+    normalise_rows,
+    on_cores,
+    on_grid,
+    on_rows,
+    on_tiles,
+    rotate_pairs,
+    rotate_queries_and_keys,
+    sample_users,
+    scatter_over_links,
+)
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
-
-Specs = Sequence[TensorSpec]
-
-HOST_ALIGNMENT = 32  # of every sequence of commands
-L1_ALIGNMENT = 16
-PACKED_WRITE_BYTES = 32  # the headers of a write to a list of cores
-CORE_BYTES = 4  # one entry of that list
-# Offsets 64, a stall 32, circular buffers and semaphores about 128, binaries out of DRAM about 288, launch messages
-# 192 and the go signal 64: every program has these.
-PROGRAM_BYTES = 768
-TILE = 32
 
 UNARY = """
     abs acos acosh asin asinh atan atanh bitwise_not cbrt ceil celu cos cosh deg2rad elu eqz erf erfc erfinv exp exp2
@@ -38,175 +52,100 @@ BINARY = """
 """
 
 
-class Cores(NamedTuple):
-    """The cores of one program and the bytes of runtime arguments of each."""
-
-    number: int
-    argument_bytes: int
-
-
-def _align(size: int, alignment: int) -> int:
-    return -(-size // alignment) * alignment
-
-
-def compute_argument_bytes(cores: Cores) -> int:
-    """The bytes of the commands that write every core's own runtime arguments."""
-    if not cores.number or not cores.argument_bytes:
-        return 0
-    places = _align(cores.number * CORE_BYTES, L1_ALIGNMENT)
-    arguments = cores.number * _align(cores.argument_bytes, L1_ALIGNMENT)
-    return _align(PACKED_WRITE_BYTES + places + arguments, HOST_ALIGNMENT)
-
-
-def _count_tiles(spec: TensorSpec) -> int:
-    height, width = spec.physical_shape
-    return max(-(-height // TILE) * -(-width // TILE), 1)
-
-
-def _count_rows(spec: TensorSpec) -> int:
-    return max(-(-spec.physical_shape[0] // TILE), 1)
-
-
-def _count_shards(spec: TensorSpec) -> int:
-    shards = spec.memory_config.shard_spec
-    return 0 if shards is None else shards.num_cores()
-
-
-Rule = Callable[[Specs, Specs, int], Sequence[Cores]]  # inputs, results, cores of the grid
-
-
-def _on_grid(argument_bytes: int) -> Rule:
-    """Every core of the grid gets arguments, also one without work."""
-    return lambda inputs, results, grid: [Cores(grid, argument_bytes)]
-
-
-def _on_tiles(argument_bytes: int) -> Rule:
-    return lambda inputs, results, grid: [Cores(min(grid, _count_tiles(results[0])), argument_bytes)]
-
-
-def _on_rows(argument_bytes: int) -> Rule:
-    return lambda inputs, results, grid: [Cores(min(grid, _count_rows(inputs[0])), argument_bytes)]
-
-
-def _on_users(argument_bytes: int, copies: int = 1) -> Rule:
-    """One core per user of a decode step: the second dimension of the last input of rank 4."""
-
-    def rule(inputs: Specs, results: Specs, grid: int) -> Sequence[Cores]:
-        users = next((spec.shape[1] for spec in reversed(inputs) if len(spec.shape) == 4), TILE)
-        return [Cores(min(grid, users), argument_bytes)] * copies
-
-    return rule
-
-
-def _on_heads(argument_bytes: int) -> Rule:
-    return lambda inputs, results, grid: [Cores(min(grid, inputs[0].shape[1] * _count_rows(inputs[0])), argument_bytes)]
-
-
-def _move_shards(inputs: Specs, results: Specs, grid: int) -> Sequence[Cores]:
-    """Between shards and pages, or from shards to other shards."""
-    sources, targets = _count_shards(inputs[0]), _count_shards(results[0])
-    if sources and targets:
-        return [Cores(targets, 176)]
-    if sources:
-        return [Cores(sources, 48)]
-    if targets:
-        return [Cores(targets, 32)]
-    return [Cores(min(grid, _count_tiles(results[0])), 16)]
-
-
-def _normalise(inputs: Specs, results: Specs, grid: int) -> Sequence[Cores]:
-    shards = _count_shards(inputs[0])
-    return [Cores(shards, 64), Cores(TILE, 16)] if shards else [Cores(min(grid, _count_rows(inputs[0])), 32)]
-
-
-def _multiply(inputs: Specs, results: Specs, grid: int) -> Sequence[Cores]:
-    """Matmuls: weights in shards in DRAM, one row of tiles by multicast along one axis, else along two."""
-    weights, shards = inputs[1].memory_config if len(inputs) > 1 else None, _count_shards(inputs[0])
-    if shards and weights is not None and weights.is_sharded() and weights.buffer_type is BufferType.DRAM:
-        return [Cores(grid, 8 * shards + 80)]  # every core learns where the input's shards are
-    if _count_rows(results[0]) == 1:
-        return [Cores(1, 112), Cores(min(grid, _count_tiles(results[0])) - 1, 80)]
-    edge = max(int(min(grid, _count_tiles(results[0])) ** 0.5) - 1, 1)
-    return [Cores(1, 112), Cores(edge, 80), Cores(edge, 80), Cores(edge * edge, 64), Cores(TILE, 16)]
-
-
-def _attend_decode(inputs: Specs, results: Specs, grid: int) -> Sequence[Cores]:
-    """Every core learns which cores hold the parts of every user's result."""
-    users, heads = inputs[0].shape[1], inputs[1].shape[1]
-    return [Cores(grid, 192 + users * (24 if heads == 1 else 32))]
-
-
-def _on_links(argument_bytes: int) -> Rule:
-    """Workers and multiplexers of a collective."""
-    return lambda inputs, results, grid: [Cores(4, argument_bytes), Cores(4, argument_bytes)]
-
-
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(UNARY.split(), _on_grid(80)),
-    **dict.fromkeys(BINARY.split(), _on_grid(160)),
-    **dict.fromkeys(("where", "addcmul", "addcdiv", "lerp", "mac"), _on_grid(176)),
-    **dict.fromkeys(("matmul", "linear", "addmm"), _multiply),
-    **dict.fromkeys(("rms_norm", "layer_norm"), _normalise),
+    **dict.fromkeys(UNARY.split(), on_grid(68, 80)),
+    **dict.fromkeys(BINARY.split(), on_grid(152, 80)),
+    **dict.fromkeys(("where", "addcmul", "addcdiv", "lerp", "mac"), on_grid(168, 80)),
+    **dict.fromkeys(("matmul", "linear", "addmm"), multiply_tiles),
+    **dict.fromkeys(("rms_norm", "layer_norm"), normalise_rows),
     **dict.fromkeys(
-        ("to_memory_config", "interleaved_to_sharded", "sharded_to_interleaved", "reshard", "clone", "copy"), _move_shards
+        ("to_memory_config", "interleaved_to_sharded", "sharded_to_interleaved", "reshard", "clone", "copy"), move_shards
     ),
-    **dict.fromkeys(("softmax", "softmax_in_place", "scale_mask_softmax_in_place"), _on_rows(64)),
-    **dict.fromkeys(("sum", "mean", "max", "min", "reduce", "prod", "std", "var"), _on_rows(16)),
-    **dict.fromkeys(("rms_norm_pre_all_gather", "layer_norm_pre_all_gather"), _on_rows(32)),
-    **dict.fromkeys(("tilize", "tilize_with_val_padding", "embedding"), _on_rows(32)),
-    **dict.fromkeys(("transpose", "untilize", "untilize_with_unpadding", "concat", "repeat"), _on_tiles(48)),
-    **dict.fromkeys(("reshape", "reshape_view"), _on_grid(16)),
-    "typecast": _on_tiles(16),
-    "pad": _on_tiles(144),
-    "minimal_matmul": lambda inputs, results, grid: [Cores(1, 112), Cores(7, 112), Cores(7, 112), Cores(grid - 15, 112)],
-    "scaled_dot_product_attention": _on_grid(144),
-    "chunked_scaled_dot_product_attention": _on_grid(144),
-    "scaled_dot_product_attention_decode": _attend_decode,
-    "paged_scaled_dot_product_attention_decode": _attend_decode,
-    "paged_flash_multi_latent_attention_decode": _attend_decode,
-    "flash_multi_latent_attention_decode": _attend_decode,
-    "rotary_embedding_llama": lambda inputs, results, grid: [] if _count_shards(inputs[0]) else [Cores(grid, 80)],
-    "rotary_embedding_llama_fused_qk": _on_users(16, copies=2),
-    "nlp_create_qkv_heads": lambda inputs, results, grid: [
-        Cores(min(grid, _count_rows(inputs[0]) * max(inputs[0].shape[-1] // 128, 1)), 32)
-    ],
-    "nlp_create_qkv_heads_decode": lambda inputs, results, grid: [Cores(min(grid, inputs[0].shape[-2]), 16)],
-    "nlp_concat_heads": _on_tiles(16),
-    "nlp_concat_heads_decode": lambda inputs, results, grid: [Cores(min(grid, max(results[0].shape[-1] // 128, 1)), 112)],
-    "paged_fill_cache": lambda inputs, results, grid: [Cores(min(grid, _count_rows(inputs[1])), 32)],
-    "paged_update_cache": lambda inputs, results, grid: [Cores(min(grid, inputs[1].shape[1]), 48)],
-    "sampling": lambda inputs, results, grid: [Cores(TILE, 64), Cores(TILE, 144)],
-    "argmax": _on_grid(48),
-    "all_gather": _on_links(64),
-    **dict.fromkeys(("all_to_all_dispatch", "all_to_all_combine"), lambda inputs, results, grid: [Cores(1, 96)]),
-    **dict.fromkeys(("all_gather_async", "all_gather_async_reversed", "reduce_scatter_minimal_async"), _on_links(192)),
-    **dict.fromkeys(("reduce_scatter", "all_reduce", "all_reduce_async"), _on_links(320)),
-    "all_gather_matmul_async": lambda inputs, results, grid: [
-        *_on_links(192)(inputs, results, grid), *_multiply(inputs, results, grid)
-    ],
+    **dict.fromkeys(("softmax", "softmax_in_place", "scale_mask_softmax_in_place"), on_rows(56, 176)),
+    **dict.fromkeys(("sum", "mean", "max", "min", "reduce", "prod", "std", "var"), on_rows(20, 112)),
+    **dict.fromkeys(("rms_norm_pre_all_gather", "layer_norm_pre_all_gather"), on_rows(32, 176)),
+    **dict.fromkeys(("rms_norm_post_all_gather", "layer_norm_post_all_gather"), on_rows(32, 176)),
+    **dict.fromkeys(("tilize", "tilize_with_val_padding", "tilize_with_zero_padding"),
+        on_cores(count_result_rows, 28, 80),
+    ),
+    "embedding": on_cores(count_result_rows, 24, 80),
+    "transpose": by_layout(on_tiles(40, 80), on_tiles(100, 80)),
+    "permute": by_layout(on_tiles(24, 80), on_cores(lambda one: one.inputs[0].physical_shape[0], 64, 48, 2)),
+    "untilize": on_tiles(36, 272),
+    "untilize_with_unpadding": on_rows(40, 80),
+    "concat": join_tensors,
+    "repeat": on_tiles(36, 16, 2),
+    "slice": by_layout(on_tiles(32, 80, 2), on_cores(lambda one: one.results[0].physical_shape[0], 132, 48, 2)),
+    **dict.fromkeys(("reshape", "reshape_view"), by_layout(on_tiles(16, 80, 2), on_grid(48, 48, 2))),
+    "typecast": on_tiles(16, 80),
+    "pad": by_layout(on_tiles(144, 48, 2), on_grid(48, 48, 2)),
+    "plus_one": lambda one: Captured([Group(1, 0)], 48, 2),
+    "manual_seed": on_grid(4, 80),
+    "cumsum": on_rows(64, 80),
+    "topk": find_largest,
+    "argmax": on_cores(lambda one: one.inputs[0].shape[-1] // 16, 40, 144),
+    "sort": on_rows(12, 144),
+    "minimal_matmul": multiply_minimally,
+    **dict.fromkeys(
+        ("scaled_dot_product_attention", "chunked_scaled_dot_product_attention"),
+        lambda one: Captured([Group(one.cores, 140)], 240),
+    ),
+    **dict.fromkeys(
+        ("scaled_dot_product_attention_decode", "paged_scaled_dot_product_attention_decode",
+         "flash_multi_latent_attention_decode", "paged_flash_multi_latent_attention_decode"), attend_decode,
+    ),
+    "rotary_embedding_llama": rotate_pairs,
+    "rotary_embedding_llama_fused_qk": rotate_queries_and_keys,
+    "nlp_create_qkv_heads": on_cores(
+        lambda one: count_rows(one.inputs[0]) * max(one.inputs[0].shape[-1] // 128, 1), 32, 48, 2
+    ),
+    "nlp_create_qkv_heads_decode": on_cores(count_users, 8, 80, 2),
+    "nlp_concat_heads": on_cores(count_input_rows, 16, 48, 2),
+    "nlp_concat_heads_decode": on_cores(
+        lambda one: one.results[0].shape[-1] // one.inputs[0].shape[-1], 104, 48, 2
+    ),
+    "paged_fill_cache": on_cores(lambda one: count_rows(one.inputs[1]), 28, 80, 2),
+    **dict.fromkeys(
+        ("paged_update_cache", "paged_fused_update_cache second half"),
+        on_cores(lambda one: one.inputs[1].shape[1], 48, 176),
+    ),
+    "sampling": sample_users,
+    "all_gather": lambda one: Captured([Group(1, 232)], 80, 2),
+    **dict.fromkeys(("all_to_all_dispatch", "all_to_all_combine"), lambda one: Captured([Group(1, 96)], 80, 2)),
+    **dict.fromkeys(("all_gather_async", "all_gather_async_reversed", "all_gather_matmul_async"), gather_over_links(136)),
+    "reduce_scatter_minimal_async": scatter_over_links,
+    **dict.fromkeys(("reduce_scatter", "all_reduce", "all_reduce_async"), gather_over_links(320)),
 }  # fmt: skip
 
 
-DATA_MOVEMENT, COLLECTIVE = _on_tiles(32), _on_links(64)  # operations without a rule of their own
+DATA_MOVEMENT, COLLECTIVE = on_tiles(32, 80, 2), gather_over_links(64)  # operations without a rule of their own
 
 
-def compute_program_bytes(name: str, inputs: Specs, results: Specs, grid: int, other: Rule = DATA_MOVEMENT) -> int:
+def compute_call_bytes(name: str, one: Started, other: Rule = DATA_MOVEMENT) -> int:
     """The bytes that one program takes in a trace; operations without a rule follow the other one."""
+    known = one.inputs or one.results
+    if not known:
+        return compute_program_bytes(Captured([Group(1, 0)]), host_alignment(one.arch))
     rule = RULES.get(name.rpartition(".")[2].rstrip("_"), other)
-    known = inputs or results
-    groups = rule(known, results or known, grid) if known else ()
-    return PROGRAM_BYTES + sum(map(compute_argument_bytes, groups))
+    return compute_program_bytes(
+        rule(one._replace(inputs=known, results=one.results or known)), host_alignment(one.arch)
+    )
 
 
-def compute_dispatch_bytes(
-    name: str, inputs: Specs, results: Specs, grid: int, programs: Sequence[Hashable], other: Rule = DATA_MOVEMENT
-) -> int:
-    """The bytes that the programs of a call take in a trace; stages of a composite say what each of them is."""
+def compute_dispatch_bytes(name: str, one: Started, programs: Sequence[Hashable], other: Rule = DATA_MOVEMENT) -> int:
+    """The bytes that the programs of a call take in a trace; stages of a composite say what each of them is.
+
+    A call without a program of its own adds its cores' arguments to the program of the call before.
+    """
+    if not programs:
+        rule = RULES.get(name.rpartition(".")[2])
+        return sum(compute_argument_bytes(group) for group in rule(one).groups) if rule and one.inputs else 0
     total = 0
     for key in programs:
         match key:
             case (str() as stage, tuple() as given, TensorSpec() as made, _) if len(programs) > 1:
-                total += compute_program_bytes(stage, [s for s in given if isinstance(s, TensorSpec)], (made,), grid)
+                specs = [spec for spec in given if isinstance(spec, TensorSpec)]
+                total += compute_call_bytes(stage, one._replace(inputs=specs, results=(made,), options={}))
             case _:
-                total += compute_program_bytes(name, inputs, results, grid, other)
+                total += compute_call_bytes(name, one, other)
     return total
