@@ -184,9 +184,10 @@ def test_a_ring_gather_leaves_the_own_part_of_its_buffer_alone() -> None:
         values = random_lanes((2, 4), (1, 2, 32, 64), bfloat16)
         buffer = on(mesh, torch.full((1, 1, 1, 2, 128, 64), 7.0).bfloat16(), bfloat16, layout=TILE)
 
+        semaphores = [ttnn.create_global_semaphore(mesh, ttnn.CoreRange((0, 0), (0, 0)), 0) for _ in range(2)]
         (result,) = ttnn.experimental.ring_attention_all_gather_async(
             [on(mesh, values, bfloat16, layout=TILE)], persistent_output_buffer=[buffer], dim=2,
-            multi_device_global_semaphore=[], cluster_axis=1, mesh_device=mesh, topology=ttnn.Topology.Linear,
+            multi_device_global_semaphore=semaphores, cluster_axis=1, mesh_device=mesh, topology=ttnn.Topology.Linear,
         )  # fmt: skip
 
         for r in range(2):

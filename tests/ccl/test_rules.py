@@ -99,8 +99,8 @@ def test_refusals_carry_tt_nns_texts() -> None:
             ("all_gather collective will only work for num_devices > 1, got 1",
              lambda: ttnn.all_gather(tensor, 0, cluster_axis=0)),
             ("Invalid gather dim 4 for 4D input tensor", lambda: ttnn.all_gather(tensor, 4)),
-            ("cluster axis 2 is out of range for mesh shape rank 2", lambda: ttnn.all_reduce(tensor, cluster_axis=2)),
-            ("num_links should be more than 0 but has 0", lambda: ttnn.all_reduce(tensor, num_links=0)),
+            ("Invalid cluster axis 2. Must be 0 or 1", lambda: ttnn.all_reduce(tensor, cluster_axis=2)),
+            ("num_links must be greater than 0", lambda: ttnn.all_reduce(tensor, num_links=0)),
             ("should be divisible by ring_size but is 1 and the ring_size is 8", lambda: ttnn.reduce_scatter(tensor, 0)),
             ("must be divisible by cluster axis size 8", lambda: ttnn.mesh_partition(tensor, 0)),
             ("no mode named 'hosts'; expected one of", lambda: ttnn.all_reduce(tensor, mode="hosts")),
@@ -326,12 +326,13 @@ def test_a_device_that_sends_to_itself_needs_no_fabric() -> None:
 def test_a_persistent_buffer_takes_the_result() -> None:
     with opened((1, 8)) as mesh:
         values = random_lanes((1, 8), LOCAL, bfloat16)
-        tensor = on(mesh, values, bfloat16)
-        gathered = on(mesh, random_lanes((1, 1), (8, 1, 32, 256), bfloat16), bfloat16)
-        shard = on(mesh, random_lanes((1, 1), (1, 1, 32, 32), bfloat16), bfloat16)
+        tensor = on(mesh, values, bfloat16, layout=ttnn.TILE_LAYOUT)
+        gathered = on(mesh, random_lanes((1, 1), (8, 1, 32, 256), bfloat16), bfloat16, layout=ttnn.TILE_LAYOUT)
+        shard = on(mesh, random_lanes((1, 1), (1, 1, 32, 32), bfloat16), bfloat16, layout=ttnn.TILE_LAYOUT)
+        semaphores = [ttnn.create_global_semaphore(mesh, ttnn.CoreRange((0, 0), (0, 0)), 0) for _ in range(3)]
 
-        result = ttnn.experimental.all_gather_async(tensor, gathered, 0, [])
-        scattered = ttnn.experimental.reduce_scatter_minimal_async(tensor, [tensor, shard], 3, [])
+        result = ttnn.experimental.all_gather_async(tensor, gathered, 0, semaphores[:2])
+        scattered = ttnn.experimental.reduce_scatter_minimal_async(tensor, [tensor, shard], 3, semaphores)
 
         assert result.buffer_unique_id() == gathered.buffer_unique_id()
         assert scattered.buffer_unique_id() == shard.buffer_unique_id()

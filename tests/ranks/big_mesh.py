@@ -122,7 +122,8 @@ def copies(mesh: ttnn.MeshDevice) -> Results:
     for i, part in enumerate(ttnn.all_broadcast(t, cluster_axis=1)):
         done[f"all broadcast {i}"] = whole(mesh, part)
     into = ttnn.allocate_tensor_on_device(ttnn.TensorSpec([32, 512], ttnn.float32, ttnn.TILE_LAYOUT), mesh)
-    ttnn.experimental.all_gather_async(t, into, 1, [], cluster_axis=1)
+    semaphores = [ttnn.create_global_semaphore(mesh, ttnn.CoreRange((0, 0), (0, 0)), 0) for _ in range(2)]
+    ttnn.experimental.all_gather_async(t, into, 1, semaphores, cluster_axis=1)
     done["all_gather_async"] = whole(mesh, into)
     return done
 

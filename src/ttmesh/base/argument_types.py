@@ -14,6 +14,7 @@ from ttmesh.base.errors import suggest_names
 
 P = ParamSpec("P")
 R = TypeVar("R")
+C = TypeVar("C")
 
 # How a parameter's name ends -> what to pass for it.
 OBJECTS = {
@@ -74,7 +75,7 @@ def refuse_plain_values(function: str, **arguments: object) -> None:
     """Raise TT-NN's type error where an argument is a string or a number instead of an object."""
     for name, value in arguments.items():
         if value is not None and (reason := explain_plain_value(name, value)):
-            raise TypeError(f"{function}(): incompatible function arguments. {reason}")
+            raise misfit(function, ", ".join(arguments), reason)
 
 
 def name_wrong_types(function: Callable[P, R]) -> Callable[P, R]:
@@ -88,9 +89,36 @@ def name_wrong_types(function: Callable[P, R]) -> Callable[P, R]:
             reason = None if "; pass " in str(problem) else explain_arguments(function, args, kwargs)
             if reason is None:
                 raise
-            raise TypeError(f"{function.__name__}(): incompatible function arguments. {reason}") from problem
+            raise misfit(function.__name__, ", ".join(inspect.signature(function).parameters), reason) from problem
 
     return call
+
+
+def refuse_wrong_types(function: Callable[P, R]) -> Callable[P, R]:
+    """The function; arguments of another type than annotated are refused before it runs, as TT-NN's bindings do."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        reason = explain_arguments(function, args, kwargs)
+        if reason is not None:
+            raise misfit(function.__name__, ", ".join(inspect.signature(function).parameters), reason)
+        return function(*args, **kwargs)
+
+    return call
+
+
+def refuse_wrong_fields(made: type[C]) -> type[C]:
+    """The class; its constructor refuses arguments of other types than annotated."""
+    made.__init__ = refuse_wrong_types(made.__init__)  # type: ignore[method-assign]
+    return made
+
+
+def misfit(function: str, parameters: str, reason: str) -> TypeError:
+    """TT-NN's error for arguments that a function does not take."""
+    return TypeError(
+        f"{function}(): incompatible function arguments. The following argument types are supported: "
+        f"{function}({parameters}). {reason}"
+    )
 
 
 def explain_arguments(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:

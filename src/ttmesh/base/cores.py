@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from operator import index
 
+from ttmesh.base.argument_types import misfit
+
 Text = str  # the classes below have a method of that name, as TT-NN's do
 
 
@@ -24,7 +26,7 @@ class CoreCoord:
         except TypeError:
             place = ()
         if len(place) != 2:
-            raise TypeError(f"CoreCoord() takes x and y, or a tuple of them, not {pair!r}")
+            raise misfit("__init__", "x, y", f"CoreCoord() takes x and y, or a tuple of them, not {pair!r}")
         object.__setattr__(self, "x", place[0])
         object.__setattr__(self, "y", place[1])
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 from operator import mul
 
+from ttmesh.base.argument_types import misfit
 from ttmesh.base.errors import ShapeError
 
 
@@ -18,9 +19,10 @@ class MeshShape:
     def __init__(self, *dims: int | Sequence[int]) -> None:
         values = tuple(dims[0]) if len(dims) == 1 and not isinstance(dims[0], int) else dims
         if not values or not all(isinstance(v, int) for v in values) or (len(dims) == 1 and isinstance(dims[0], int)):
-            raise TypeError(
-                f"MeshShape{dims!r} is not a shape; expected MeshShape(rows, cols), three ints or a sequence"
-            )
+            raise misfit(
+                "__init__", "rows, cols",
+                f"MeshShape{dims!r} is not a shape; expected MeshShape(rows, cols), three ints or a sequence",
+            )  # fmt: skip
         self._dims: tuple[int, ...] = tuple(int(v) for v in values)  # type: ignore[arg-type]
 
     def dims(self) -> int:
@@ -71,7 +73,9 @@ class MeshCoordinate:
         single = len(coords) == 1 and not isinstance(coords[0], int)
         values = tuple(coords[0]) if single else coords  # type: ignore[arg-type]
         if not all(isinstance(v, int) and v >= 0 for v in values):
-            raise TypeError(f"MeshCoordinate{coords!r} is not a coordinate; expected non-negative ints")
+            raise misfit(
+                "__init__", "row, col", f"MeshCoordinate{coords!r} is not a coordinate; expected non-negative ints"
+            )
         self._coords: tuple[int, ...] = tuple(int(v) for v in values)  # type: ignore[arg-type]
 
     @staticmethod

@@ -81,6 +81,7 @@ _MODULES = {
     "ttmesh.ccl.collectives.point_to_point": "p2p_compute_intermediate_tensor_spec",
     "ttmesh.ccl.experts.expert_modes": "DispatchAlgorithm WorkerMode MoEActivationFunction",
     "ttmesh.ccl.collectives.usable_topology": "get_usable_topology",
+    "ttmesh.ccl.planning.link_limits": "get_num_links",
     "ttmesh.ccl.sockets.mesh_sockets": "MeshSocket create_socket_pair",
     "ttmesh.ccl.sockets.socket_config": "SocketConfig SocketMemoryConfig SocketConnection SocketEndpoint MeshCoreCoord",
     "ttmesh.tensor.distribution.mappers": (

@@ -7,14 +7,16 @@ from typing import Any
 
 import torch
 
-from ttmesh.base.dtypes import Layout
-from ttmesh.base.errors import MeshError, ShapeError
+from ttmesh.base.dtypes import BufferType, Layout
+from ttmesh.base.errors import MeshError, ShapeError, require
 from ttmesh.ccl.collectives.collective_semaphores import program_stages
+from ttmesh.ccl.collectives.line_checks import check_routes
 from ttmesh.ccl.planning import plan_executor
-from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, mesh_of, run
+from ttmesh.ccl.planning.collective_call import Decision, Request, common_options, mesh_of, run
 from ttmesh.ccl.planning.group_plan import ChipGroups, check_axis, find_groups, normalize_tensor_dim
 from ttmesh.ccl.planning.lane_groups import split_dim
 from ttmesh.ccl.planning.rank_exchange import exchange_by_target
+from ttmesh.ccl.planning.tensor_dims import index_text
 from ttmesh.ccl.planning.topology_changes import scattered_topology
 from ttmesh.fabric.fabric_config import Topology
 from ttmesh.mesh.allocation.sub_devices import SubDeviceId
@@ -41,11 +43,13 @@ def exchange(
 ) -> Tensor:
     """all_to_all: a tensor sharded along in_dim becomes sharded along out_dim."""
     mesh = mesh_of(name, [tensor])
-    check_axis(mesh, cluster_axis)
+    check_axis(mesh, cluster_axis, name)
     rank = len(tensor.shape)
     if name.endswith("_generic"):
         for key, dim in (("in_dim", in_dim), ("out_dim", out_dim)):
-            if not 0 <= dim < rank:
+            if not -max(4, rank) <= dim < rank:
+                raise ShapeError(index_text(dim, rank), expected=f"0 to {rank - 1}", fix=f"Change {key}.")
+            if dim < 0:
                 raise ShapeError(f"{key} out of range", expected=f"0 to {rank - 1}, not {dim}", fix=f"Change {key}.")
     dims = {
         key: normalize_tensor_dim(tensor, dim, f"AllToAllAsync: {key} must be in range [0, {rank}), but is {dim}")
@@ -53,7 +57,7 @@ def exchange(
     }
     options: dict[str, Any] = {
         **dims, "axis": cluster_axis, "memory_config": memory_config, "topology": topology, "algorithm": algorithm,
-        "mode": check_common(mesh, mode, num_links, subdevice_id),
+        **common_options(name, mesh, mode, num_links, subdevice_id),
     }  # fmt: skip
     result: Tensor = run(name, decide_all_to_all, [tensor], options, [output] if output is not None else [])
     return result
@@ -87,6 +91,14 @@ def decide_all_to_all(request: Request) -> Decision:
             expected="an axis of two chips or more",
             fix="Choose another cluster_axis.",
         )
+    if request.name.endswith("_generic"):
+        alignment = request.mesh.heap.map.banks[spec.buffer_type].page_alignment
+        require(
+            spec.page_size_bytes % alignment == 0,
+            "AllToAllAsync currently requires aligned pages",
+            f"pages of a multiple of {alignment} bytes, not {spec.page_size_bytes}",
+            "Pad the rows, or use tiles.",
+        )
     if extent % n:
         raise ShapeError(
             f"AllToAllAsync: input tensor dimension {extent} must be divisible by num_devices {n}",
@@ -97,7 +109,11 @@ def decide_all_to_all(request: Request) -> Decision:
     shape[out_dim] //= n
     shape[in_dim] *= n
     if request.name.endswith("_generic"):
+        if not request.outputs:
+            request.result_spec(shape)
+        _check_output(request, shape)
         _check_tiles(spec, shape, in_dim, out_dim)
+        check_routes(request)
     size, result = spec.packed_size_bytes, request.result_spec(shape)
     plan = groups.plan("all_to_all", size)
     rank = len(shape)
@@ -140,6 +156,46 @@ def decide_all_to_all(request: Request) -> Decision:
         compute_on_rank=None if exchange_axes is None or request["algorithm"] else compute_on_rank,
         stages=program_stages(request, "all_to_all", [result]) if request.name.endswith("_generic") else None,
     )
+
+
+def _check_output(request: Request, shape: Sequence[int]) -> None:
+    """Raise for a buffer that all_to_all_async_generic does not write into."""
+    tensor = request.tensor
+    for output in request.outputs:
+        if output is None:
+            continue
+        config = output.memory_config()
+        require(
+            config.buffer_type is BufferType.DRAM,
+            f"Output tensor for all_to_all_async must be in DRAM, but is in BufferType::{config.buffer_type.name}",
+            "a tensor in DRAM",
+            "Allocate it there.",
+        )
+        require(
+            output.layout is Layout.TILE,
+            f"Unsupported output layout Layout::{output.layout.name}.",
+            "TILE",
+            "Allocate it in tiles.",
+        )
+        require(
+            output.dtype is tensor.dtype,
+            "Output tensor dtype must match input tensor dtype",
+            f"{tensor.dtype}",
+            "Allocate it with that dtype.",
+        )
+        require(
+            config == (request["memory_config"] or tensor.memory_config()),
+            "Output tensor memory config must match specified output_mem_config",
+            "the memory config asked for, or the input's",
+            "Allocate it there, or pass memory_config.",
+        )
+        require(
+            list(output.shape) == list(shape),
+            f"Output tensor shape {output.shape!r} must match expected output tensor shape {Shape(shape)!r} for "
+            "AllToAllAsync",
+            f"{list(shape)}",
+            "Allocate it with that shape.",
+        )
 
 
 def _check_tiles(spec: TensorSpec, shape: Sequence[int], in_dim: int, out_dim: int) -> None:

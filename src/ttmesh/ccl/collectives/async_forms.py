@@ -11,22 +11,26 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ttmesh.base.errors import MeshError, NotEmulatedError
+from ttmesh.base.errors import MeshError, NotEmulatedError, require
 from ttmesh.ccl.collectives.all_to_all import exchange
 from ttmesh.ccl.collectives.reduce_gather import decide_gather_of_others, gather, reduce_all, scatter
 from ttmesh.ccl.collectives.ring_buffer_checks import check_high_bandwidth, check_ring_buffers
-from ttmesh.ccl.planning.collective_call import Request, check_common, collective, mesh_of, run
-from ttmesh.ccl.planning.group_plan import check_axis, find_usable_topology, normalize_tensor_dim
+from ttmesh.ccl.planning.collective_call import OWN_OPTIONS, Request, collective, common_options, mesh_of, run
+from ttmesh.ccl.planning.group_plan import check_axis, find_usable_topology
+from ttmesh.ccl.planning.link_limits import check_link_number
 from ttmesh.ccl.planning.reduction_terms import ReduceType
+from ttmesh.ccl.planning.tensor_dims import find_tensor_dim
 from ttmesh.fabric.fabric_config import Topology
 from ttmesh.mesh.allocation.sub_devices import SubDeviceId
+from ttmesh.mesh.functions.process_fabric import get_fabric_config
+from ttmesh.ops.catalogue.signatures import signatures
 from ttmesh.tensor.distribution.allocate import footprint_of
 from ttmesh.tensor.spec.kind import kind_of
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
 from ttmesh.tensor.tensor import Tensor
 
 _EXPERIMENTAL = "ttnn.experimental."
-HIDDEN = ("use_l1_small_for_semaphores",)  # callers of these forms bring the semaphores
+HIDDEN = ("use_l1_small_for_semaphores", "intermediate")  # callers of these forms bring the semaphores
 
 
 _GATHERED = "All shards along an axis concatenated along a dim, on every device of it."
@@ -52,11 +56,9 @@ class Form:
 
     def takes(self) -> list[str]:
         """TT-NN's names of the arguments that have an effect."""
-        base_parameters = [
-            p
-            for p in inspect.signature(self.base).parameters
-            if p not in {"name", "tensor", "output", *HIDDEN, *self.fixed}
-        ]
+        given = {p for signature in signatures(_EXPERIMENTAL + self.name) for p in signature.parameters} | OWN_OPTIONS
+        hidden = {"name", "tensor", "output", *HIDDEN, *self.fixed}
+        base_parameters = [p for p in inspect.signature(self.base).parameters if p in given and p not in hidden]
         return ["input_tensor", *base_parameters, *self.outputs]
 
     def __call__(self, **arguments: Any) -> Tensor:
@@ -65,11 +67,11 @@ class Form:
         for name in self.outputs:
             value = arguments.pop(name, None)
             if value is not None:
-                output = (
-                    value
-                    if isinstance(value, Tensor)
-                    else (value[self.output_index] if len(value) > self.output_index else None)
-                )
+                output = value
+                if not isinstance(value, Tensor):
+                    output = value[self.output_index] if len(value) > self.output_index else None
+                    if self.output_index and value:
+                        arguments["intermediate"] = value[0]
         if self.topology is not None and arguments.get("topology") is None:
             arguments["topology"] = self.topology
         return self.base(_EXPERIMENTAL + self.name, tensor, output=output, **arguments, **self.fixed)
@@ -145,14 +147,23 @@ def high_bw_all_gather(
             fix="Slice the tensor first.",
         )
     mesh = mesh_of("ttnn.experimental.high_bw_all_gather", [input_tensor, output_tensor])
-    check_axis(mesh, cluster_axis)
-    check_high_bandwidth(input_tensor, output_tensor, dim, cluster_axis, mesh.shape[cluster_axis])
+    check_axis(mesh, cluster_axis, "high_bw_all_gather")
+    check_link_number("high_bw_all_gather", num_links)
+    require(
+        cluster_axis is not None,
+        "high_bw_all_gather cluster_axis=None requires a 2D fabric config (FABRIC_2D or FABRIC_2D_TORUS_X/Y/XY), got "
+        f"FabricConfig::{get_fabric_config().name}",
+        "0 or 1",
+        "Pass cluster_axis.",
+    )
+    check_high_bandwidth(input_tensor, output_tensor, dim, cluster_axis, mesh.shape[cluster_axis], subdevice_id)
     return gather(
         "ttnn.experimental.high_bw_all_gather", input_tensor, dim, cluster_axis=cluster_axis, num_links=num_links,
         subdevice_id=subdevice_id, output=output_tensor, replicates_axis=True,
     )  # fmt: skip
 
 
+RING_SEMAPHORES = 2
 _RING_GATHER = "ttnn.experimental.ring_attention_all_gather_async"
 
 
@@ -166,17 +177,25 @@ def ring_attention_all_gather_async(
     num_links: int | None = None,
     memory_config: MemoryConfig | None = None,
     subdevice_id: SubDeviceId | None = None,
+    multi_device_global_semaphore: list[Any] | None = None,
 ) -> list[Tensor]:
     """Gather the other devices' shards of several tensors into buffers; a buffer's slice of the own shard is not written."""
     mesh = mesh_of(_RING_GATHER, [*input_tensor, *persistent_output_buffer])
-    check_axis(mesh, cluster_axis)
-    options = {"axis": cluster_axis, "topology": topology, "mode": check_common(mesh, None, num_links, subdevice_id)}
+    check_axis(mesh, cluster_axis, _RING_GATHER)
+    options = {
+        "axis": cluster_axis, "topology": topology, **common_options(_RING_GATHER, mesh, None, num_links, subdevice_id)
+    }  # fmt: skip
+    dims = [find_tensor_dim(_RING_GATHER, tensor, dim) for tensor in input_tensor]
     check_ring_buffers(input_tensor, persistent_output_buffer, dim, mesh.shape[cluster_axis], memory_config)
     results = []
-    for tensor, output in zip(input_tensor, persistent_output_buffer, strict=True):
-        dim_position = normalize_tensor_dim(
-            tensor, dim, f"Invalid gather dim {dim} for {len(tensor.shape)}D input tensor"
+    if multi_device_global_semaphore is not None and len(multi_device_global_semaphore) < RING_SEMAPHORES:
+        count = len(multi_device_global_semaphore)
+        raise MeshError(
+            f"vector::_M_range_check: __n (which is {RING_SEMAPHORES - 1}) >= this->size() (which is {count})",
+            expected="two semaphores",
+            fix="Create them with ttnn.create_global_semaphore.",
         )
+    for tensor, output, dim_position in zip(input_tensor, persistent_output_buffer, dims, strict=True):
         results.append(
             run(_RING_GATHER, decide_gather_of_others, [tensor, output], {"dim": dim_position, **options}, [output])
         )
@@ -194,8 +213,10 @@ def all_reduce_async(
     topology: Topology | None = None,
     num_links: int | None = None,
     subdevice_id: SubDeviceId | None = None,
-    barrier_semaphores: object = None,
-    rs_global_semaphores: object = None,
+    barrier_semaphores: list[Any] | None = None,
+    rs_global_semaphores: list[Any] | None = None,
+    ag_global_semaphores: list[Any] | None = None,
+    buffer_tensor: Tensor | None = None,
     mode: str | None = None,
     algorithm: str | None = None,
 ) -> Tensor:
@@ -211,6 +232,10 @@ def all_reduce_async(
         topology=topology or Topology.Linear, num_links=num_links, subdevice_id=subdevice_id, dtype=dtype,
         reduction=math_op, mode=mode, algorithm=algorithm,
         brings_semaphores=barrier_semaphores is not None and rs_global_semaphores is not None,
+        semaphores=[
+            len(given or ()) for given in (barrier_semaphores, rs_global_semaphores, ag_global_semaphores)
+        ],
+        buffer=buffer_tensor,
     )  # fmt: skip
 
 
@@ -219,7 +244,8 @@ def reduce_scatter_minimal_async_create_intermediate_buffer(
     input_tensor: Tensor, dim: int, cluster_axis: int | None = None
 ) -> list[Tensor]:
     """The two staging buffers that TT-NN's reduce_scatter accepts; ttmesh does not use them."""
-    mesh = mesh_of("reduce_scatter_minimal_async_create_intermediate_buffer", [input_tensor])
+    mesh = mesh_of("ttnn.experimental.reduce_scatter_minimal_async_create_intermediate_buffer", [input_tensor])
+    check_axis(mesh, cluster_axis)
     request = Request("", mesh, (input_tensor,), (), {"topology": Topology.Ring})
     if find_usable_topology(request, cluster_axis) is not Topology.Ring or dim % len(input_tensor.shape) == 0:
         raise MeshError(

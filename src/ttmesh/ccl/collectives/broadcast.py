@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -15,14 +16,11 @@ from ttmesh.ccl.collectives.collective_semaphores import program_stages
 from ttmesh.ccl.collectives.collective_stages import list_broadcast_axes, run_all_broadcast
 from ttmesh.ccl.collectives.line_checks import check_directions, check_routes
 from ttmesh.ccl.planning import plan_executor
-from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, collective, mesh_of, run
-from ttmesh.ccl.planning.group_plan import (
-    ChipGroups,
-    check_axis,
-    find_groups,
-    normalize_tensor_dim,
-)
+from ttmesh.ccl.planning.collective_call import Decision, Request, collective, common_options, mesh_of, run
+from ttmesh.ccl.planning.group_plan import ChipGroups, check_axis, find_fabric_topology, find_groups
 from ttmesh.ccl.planning.lane_groups import split_dim
+from ttmesh.ccl.planning.link_limits import get_num_links
+from ttmesh.ccl.planning.tensor_dims import find_tensor_dim
 from ttmesh.ccl.planning.topology_changes import partitioned_topology, replicated_topology
 from ttmesh.fabric.fabric_config import Topology
 from ttmesh.mesh.allocation.sub_devices import SubDeviceId
@@ -46,11 +44,11 @@ def broadcast(
 ) -> Tensor:
     """The sender's tensor on every device of the axis."""
     mesh = mesh_of("ttnn.broadcast", [input_tensor])
-    check_axis(mesh, cluster_axis)
+    check_axis(mesh, cluster_axis, "broadcast")
     _check_linear("broadcast", input_tensor, cluster_axis)
     options = {
         "axis": cluster_axis, "sender": tuple(sender_coord), "memory_config": memory_config, "topology": topology,
-        "algorithm": algorithm, "mode": check_common(mesh, mode, num_links, subdevice_id),
+        "algorithm": algorithm, **common_options("broadcast", mesh, mode, num_links, subdevice_id),
     }  # fmt: skip
     result: Tensor = run("ttnn.broadcast", _decide_broadcast, [input_tensor], options)
     return result
@@ -70,12 +68,12 @@ def all_broadcast(
 ) -> list[Tensor]:
     """One tensor per device of the axis: its shard, on all of them."""
     mesh = mesh_of("ttnn.all_broadcast", [input_tensor])
-    check_axis(mesh, cluster_axis)
+    check_axis(mesh, cluster_axis, "all_broadcast")
     if mesh.shape.is_line_topology():
         _check_linear("all_broadcast", input_tensor, cluster_axis)
     options = {
         "axis": cluster_axis, "memory_config": memory_config, "topology": topology, "algorithm": algorithm,
-        "mode": check_common(mesh, mode, num_links, subdevice_id),
+        **common_options("all_broadcast", mesh, mode, num_links, subdevice_id),
         "use_l1_small_for_semaphores": use_l1_small_for_semaphores,
     }  # fmt: skip
     results: list[Tensor] = run("ttnn.all_broadcast", _decide_all_broadcast, [input_tensor], options)
@@ -94,7 +92,7 @@ def mesh_partition(
             expected="None, 0 or 1",
             fix="Pass one of these as cluster_axis.",
         )
-    dim_position = normalize_tensor_dim(input_tensor, dim, "dim must be less than the rank of the input tensor")
+    dim_position = find_tensor_dim("mesh_partition", input_tensor, dim)
     if (mesh.get_num_devices() if cluster_axis is None else mesh.shape[cluster_axis]) == 1:
         return input_tensor
     options = {"axis": cluster_axis, "dim": dim_position, "memory_config": memory_config, "mode": "local"}
@@ -126,6 +124,9 @@ def _decide_broadcast(request: Request) -> Decision:
         return (groups.lane_groups.merge(rank_reduction.broadcast(groups.lane_groups.split(lanes), root)),)
 
     up = [size if i == root else 0 for i in range(n)]
+    links = request["num_links"] or get_num_links(request.mesh, request["axis"])
+    topology = find_fabric_topology(request, request["axis"])
+    used = replace(request, options={**request.options, "topology": topology, "num_links": links})
     return Decision(
         (request.result_spec(request.tensor.shape),),
         run_plan if request["algorithm"] else compute,
@@ -133,7 +134,7 @@ def _decide_broadcast(request: Request) -> Decision:
         replicated_topology(request.tensor, request["axis"]),
         exchange_axes=groups.exchange_axes,
         compute_on_rank=run_across_ranks if rank_reduction else None,
-        stages=program_stages(request, "broadcast", [request.result_spec(request.tensor.shape)]),
+        stages=program_stages(used, "broadcast", [request.result_spec(request.tensor.shape)]),
     )
 
 

@@ -8,7 +8,8 @@ from math import ceil, prod
 from ttmesh.base.dtypes import Layout
 from ttmesh.ccl.collectives.collective_semaphores import brings_semaphores, keep_semaphores
 from ttmesh.ccl.planning.collective_call import Request
-from ttmesh.ccl.planning.group_plan import find_usable_topology
+from ttmesh.ccl.planning.group_plan import find_fabric_topology, find_usable_topology
+from ttmesh.ccl.planning.link_limits import get_num_links
 from ttmesh.fabric.fabric_config import Topology
 from ttmesh.ops.stages.movement_stages import interleave
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
@@ -24,14 +25,16 @@ TILE = 32
 
 def program_attributes(request: Request, axis: int | None) -> Hashable:
     """What tells two programs of a collective apart beside its tensors' specs; a tensor's topology does not."""
-    return axis, request["reduction"], request.tensor.kind.presence, key_of(request["subdevice_id"])
+    links = request["num_links"] or get_num_links(request.mesh, axis)
+    place = request.tensor.kind.presence, key_of(request["subdevice_id"])
+    return axis, request["reduction"], request["reverse"], links, request["tuning"], *place
 
 
 def run_all_gather(c: Composition, request: Request, x: PlannedTensor, dim: int, spec: TensorSpec) -> PlannedTensor:
     """all_gather; its semaphores are in L1_SMALL where the mesh has such a region."""
     options = (dim - len(x.spec.shape), program_attributes(request, request["axis"]))
     if brings_semaphores(request):
-        topology = find_usable_topology(request, request["axis"])
+        topology = find_fabric_topology(request, request["axis"])
         return c.run("all_gather_async", spec, x, options=(*options, topology))
     made = c.run("all_gather", spec, x, options=options)
     keep_semaphores(c, request, "all_gather")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import ShapeError
@@ -28,7 +29,7 @@ NOC_WRITE_BYTES = 16
 def gather_spec(request: Request, dim: int, shape: Sequence[int]) -> TensorSpec:
     """The result's spec; where shards are joined, TT-NN forgets an interleaved memory config that was asked for."""
     if request.outputs:
-        return request.result_spec(shape)
+        return request.tensor.spec if brings_semaphores(request) else replace(request, outputs=()).result_spec(shape)
     if not is_composed_gather(request, dim, shape):
         return request.result_spec(shape)
     held, asked = request.tensor.spec, request["memory_config"]

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from ttmesh.base.dtypes import DataType, Layout
-from ttmesh.base.errors import MeshError
+from ttmesh.base.errors import MeshError, require
 from ttmesh.ccl.collectives.collective_semaphores import brings_semaphores, compile_before_refusal
 from ttmesh.ccl.collectives.collective_stages import TILE, Composed, run_all_gather, run_reduce_scatter
 from ttmesh.ccl.collectives.composed_gather import join_broadcast
 from ttmesh.ccl.collectives.composed_scatter import is_composed_scatter
+from ttmesh.ccl.collectives.line_checks import check_routes
 from ttmesh.ccl.collectives.scatter_checks import refuse_lone_chip
 from ttmesh.ccl.planning.collective_call import Request
+from ttmesh.ccl.planning.group_plan import find_fabric_topology
+from ttmesh.fabric.fabric_config import Topology, is_2d
+from ttmesh.mesh.functions.process_fabric import get_fabric_config
 from ttmesh.ops.stages.movement_stages import fill_padding, has_padding, interleave, tile_spec, transpose, typecast
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
+COUNTS = (2, 3, 2)  # semaphores of the barrier, of reduce_scatter and of all_gather
 SUMMED = (DataType.BFLOAT16, DataType.INT32, DataType.BFLOAT8_B, DataType.FLOAT32)
 
 
@@ -45,6 +50,7 @@ def check_all_reduce(request: Request, n: int) -> None:
     if not is_summed_locally(request.tensor.spec, n):
         if n == 1:
             refuse_lone_chip()
+        _check_scattered(request, n)
         return
     if n == 1:
         raise MeshError(
@@ -62,6 +68,47 @@ def check_all_reduce(request: Request, n: int) -> None:
         expected="BFLOAT16 or INT32 where tiles cannot be shared evenly",
         fix="Convert it with ttnn.typecast first.",
     )
+
+
+def check_line_over_mesh(request: Request) -> None:
+    """Raise if all_reduce_async is asked to go over all chips of a mesh of two axes along a fabric of one dimension."""
+    spec = request.tensor.spec
+    if request.over_host or request["algorithm"] or is_2d(get_fabric_config()):
+        return
+    if is_summed_locally(spec, len(request.tensor.coords())):
+        return
+    if brings_semaphores(request):
+        check_routes(request)
+    raise MeshError(
+        "1D fabric on a 2D mesh_device requires cluster_axis to be set",
+        expected="cluster_axis 0 or 1, or a 2D fabric",
+        fix="Pass cluster_axis, or configure FABRIC_2D before opening the mesh.",
+    )
+
+
+def _check_scattered(request: Request, n: int) -> None:
+    """Raise what reduce_scatter and all_gather refuse: shards that do not fit a chip's part, topologies, semaphores."""
+    shape, dim = list(request.tensor.shape), find_scatter_dim(request.tensor.spec, n)
+    shape[dim] //= n
+    if not (brings_semaphores(request) and request.tensor.spec.memory_config.is_sharded()):
+        request.result_spec(shape)
+    if not brings_semaphores(request):
+        return
+    topology, counts = find_fabric_topology(request, request["axis"]), request["semaphores"]
+    require(
+        topology in (Topology.Ring, Topology.Linear), "Topology must be either Ring or Linear",
+        f"one of these, not {topology}", "Pass topology=ttnn.Topology.Linear.",
+    )  # fmt: skip
+    for count, wanted, text in zip(
+        counts, COUNTS,
+        ("Barrier semaphores must be of size 2", "Expected 3 semaphores but got {count}",
+         "Default implementation requires 2 semaphores"),
+        strict=False,
+    ):  # fmt: skip
+        require(
+            count == wanted, text.format(count=count), f"{wanted} semaphores",
+            "Create them with ttnn.create_global_semaphore.",
+        )  # fmt: skip
 
 
 def all_reduce_stages(request: Request, n: int) -> Composed | None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from ttmesh.base.errors import MeshError, ShapeError
+from ttmesh.base.dtypes import Layout
+from ttmesh.base.errors import MeshError, ShapeError, require
 from ttmesh.ccl.collectives.collective_semaphores import compile_before_refusal
 from ttmesh.ccl.collectives.collective_stages import list_broadcast_axes, run_all_broadcast
 from ttmesh.ccl.planning.collective_call import Request
 from ttmesh.ccl.planning.group_plan import axis_closes, find_usable_topology
+from ttmesh.ccl.planning.link_limits import get_num_links
 from ttmesh.fabric.fabric_config import Topology, is_2d
 from ttmesh.mesh.functions.process_fabric import get_fabric_config
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
@@ -36,18 +38,40 @@ def check_routes(request: Request) -> None:
 
 
 def check_ring(request: Request) -> None:
-    """Raise if the axis of a direct reduce_scatter is no ring."""
-    shape = request.mesh.shape
-    if request["axis"] is None and not shape.is_line_topology():
-        raise MeshError(
-            f"reduce_scatter_minimal_direct requires an explicit cluster_axis on a {shape!r} mesh: with both extents above "
-            "one the ring is not defined",
-            expected="0 or 1",
-            fix="Pass cluster_axis.",
-        )
-    dim, spec = request["dim"], request.tensor.spec
-    n = shape.mesh_size() if request["axis"] is None else shape[request["axis"]]
-    padded = spec.padded_shape[dim - len(spec.shape)]
+    """Raise for what reduce_scatter_minimal_direct does not take, in TT-NN's order; last if its axis is no ring."""
+    shape, axis, dim, spec = request.mesh.shape, request["axis"], request["dim"], request.tensor.spec
+    require(
+        axis is not None or shape.is_line_topology(),
+        f"reduce_scatter_minimal_direct requires an explicit cluster_axis on a {shape!r} mesh: with both extents above "
+        "one the ring is not defined",
+        "0 or 1",
+        "Pass cluster_axis.",
+    )
+    n = shape.mesh_size() if axis is None else shape[axis]
+    links, most = request["num_links"], get_num_links(request.mesh, axis)
+    require(
+        links is None or 1 <= links <= most,
+        f"reduce_scatter_minimal_direct num_links {links} must be in [1, {most}] (links available on axis {axis or 0})",
+        f"1 to {most}",
+        "Change num_links.",
+    )
+    part = list(spec.shape)
+    part[dim] = max(1, part[dim] // n)
+    request.result_spec(part)
+    require(
+        spec.layout is Layout.TILE,
+        "reduce_scatter_minimal_direct requires TILE layout",
+        "tiles",
+        "Convert it with ttnn.to_layout.",
+    )
+    padded, own = spec.padded_shape[dim - len(spec.shape)], spec.shape[dim]
+    require(
+        dim < len(spec.shape) - 2 or padded == own,
+        f"scatter dim {dim} is tile-padded (logical {own} vs padded {padded}); slice boundaries would not line up with the "
+        "logical tensor",
+        "whole tiles",
+        "Scatter another dim or pad the tensor.",
+    )
     pages = padded // spec.tile.tile_shape[dim - len(spec.shape)] if dim >= len(spec.shape) - 2 else padded
     if pages % n:
         raise ShapeError(
@@ -55,7 +79,7 @@ def check_ring(request: Request) -> None:
             expected=f"a multiple of {n} pages",
             fix="Scatter another dim or pad the tensor.",
         )
-    if find_usable_topology(request, request["axis"]) is not Topology.Ring:
+    if find_usable_topology(request, axis) is not Topology.Ring:
         raise MeshError(
             "reduce_scatter_minimal_direct supports Ring topology only (a line would need per-destination direction "
             "clamping)",

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 
 from ttmesh.base.dtypes import Layout
-from ttmesh.base.errors import MeshError
+from ttmesh.base.errors import MeshError, require
 from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, collective, mesh_of, run
-from ttmesh.ccl.planning.group_plan import ChipGroups, check_axis, find_groups, normalize_tensor_dim
+from ttmesh.ccl.planning.group_plan import ChipGroups, find_groups, normalize_tensor_dim
 from ttmesh.ccl.planning.lane_groups import split_dim
 from ttmesh.ccl.planning.plan_traffic import Loads, add_loads, count_link_bytes
 from ttmesh.ccl.planning.transfer_plan import Transfer, TransferPlan
@@ -39,8 +39,6 @@ def neighbor_pad_async(
     """Every shard padded with its neighbours' edges along each dim; at the borders with zeros or copies of the edge."""
     name = "ttnn.experimental.neighbor_pad_async"
     mesh = mesh_of(name, [input_tensor])
-    if padding_mode not in MODES:
-        raise MeshError(f"padding_mode {padding_mode!r}", expected=f"one of {list(MODES)}", fix="Change padding_mode.")
     if logical_h or t_front_pad:
         raise MeshError(
             f"neighbor_pad_async with logical_h={logical_h}, t_front_pad={t_front_pad} is not emulated",
@@ -51,7 +49,7 @@ def neighbor_pad_async(
     for step, (pad_dim, left, right, axis) in enumerate(
         zip(dim, padding_left, padding_right, cluster_axis, strict=True)
     ):
-        check_axis(mesh, axis)
+        _check_padding(input_tensor, pad_dim, (left, right), padding_mode, axis)
         last = step == len(dim) - 1
         options = {
             "axis": axis, "dim": normalize_tensor_dim(input_tensor, pad_dim, f"dim {pad_dim} is not a dim of the input"),
@@ -77,7 +75,9 @@ def slice_reshard_async(
     """A slice of the full tensor along a dim, sharded again into equal shards; zeros after its end."""
     name = "ttnn.experimental.slice_reshard_async"
     mesh = mesh_of(name, [input_tensor])
-    check_axis(mesh, cluster_axis)
+    if cluster_axis not in (0, 1):
+        _check_rows(input_tensor.spec, "Slice reshard does not support sharded input tensors.")
+        _check_cluster_axis(cluster_axis)
     options = {
         "axis": cluster_axis, "dim": normalize_tensor_dim(input_tensor, dim, f"dim {dim} is not a dim of the input"),
         "offset": output_dim_offset, "length": output_dim_shape, "memory_config": memory_config, "topology": topology,
@@ -101,15 +101,33 @@ def _check_rows(spec: TensorSpec, sharded_text: str) -> None:
         )
 
 
+def _check_cluster_axis(axis: int) -> None:
+    require(axis in (0, 1), f"Unsupported cluster axis {axis}.", "0 or 1", "Change cluster_axis.")
+
+
+def _check_padding(tensor: Tensor, dim: int, padding: tuple[int, int], mode: str, axis: int) -> None:
+    """Raise for what neighbor_pad_async does not take, in TT-NN's order."""
+    rank = len(tensor.shape)
+    require(
+        0 <= dim < rank - 1,
+        f"Error, neighbor pad only supports padding non-last dim, provided dim={dim} for rank-{rank} tensor",
+        f"a dim below {rank - 1}",
+        "Change dim.",
+    )
+    _check_rows(tensor.spec, "Neighbor pad does not support sharded input tensors.")
+    require(mode in MODES, f"Unsupported padding mode {mode}.", f"one of {list(MODES)}", "Change padding_mode.")
+    require(
+        max(padding) <= tensor.shape[dim],
+        f"One of the padding values {padding[0]} or {padding[1]} exceeds the shape of the input tensor in that dim "
+        f"{tensor.shape[dim]}.",
+        f"at most {tensor.shape[dim]}",
+        "Pad less.",
+    )
+    _check_cluster_axis(axis)
+
+
 def _decide_neighbor_pad(request: Request) -> Decision:
     groups, dim, spec = find_groups(request, request["axis"]), request["dim"], request.tensor.spec
-    if dim >= len(spec.shape) - 1:
-        raise MeshError(
-            f"Error, neighbor pad only supports padding non-last dim, provided dim={dim} for rank-{len(spec.shape)} tensor",
-            expected=f"a dim below {len(spec.shape) - 1}",
-            fix="Change dim.",
-        )
-    _check_rows(spec, "Neighbor pad does not support sharded input tensors.")
     left, right = request["left"], request["right"]
     shape = [*spec.shape]
     extent = shape[dim]

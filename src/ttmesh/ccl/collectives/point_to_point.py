@@ -9,11 +9,11 @@ import torch
 
 from ttmesh.base.argument_types import name_wrong_types
 from ttmesh.base.dtypes import BLOCK_FLOATS
-from ttmesh.base.errors import MeshError
+from ttmesh.base.errors import MeshError, require
 from ttmesh.base.geometry import MeshCoordinate
 from ttmesh.ccl.collectives.collective_semaphores import keep_semaphores
 from ttmesh.ccl.collectives.collective_stages import packet_spec
-from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, collective, mesh_of, run
+from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, collective, mesh_of, print_spec, run
 from ttmesh.ccl.planning.plan_traffic import add_loads, count_host_bytes
 from ttmesh.fabric.fabric_config import Topology, is_2d
 from ttmesh.mesh.functions.process_fabric import get_fabric_config
@@ -79,6 +79,15 @@ def _decide(request: Request) -> Decision:
                 f"Tensor not present on coordinate: {MeshCoordinate(coord)!r}",
                 expected=f"one of {tensor.coords()}",
                 fix="Send from a device that holds the tensor.",
+            )
+    for output in request.outputs:
+        if output is not None:
+            require(
+                output.spec == tensor.spec,
+                f"Optional sparse output token tensor spec {print_spec(output.spec)} does not match computed output spec "
+                f"{print_spec(tensor.spec)}",
+                f"{tensor.spec!r}",
+                "Allocate it with the input's spec.",
             )
     if tensor.spec.page_size_bytes % 16 and not request.over_host:
         raise MeshError(

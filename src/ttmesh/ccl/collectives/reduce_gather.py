@@ -10,20 +10,21 @@ from typing import Any
 
 import torch
 
-from ttmesh.base.errors import MeshError, require
+from ttmesh.base.errors import MeshError
+from ttmesh.ccl.collectives.buffered_reduce_checks import check_buffered_reduce
 from ttmesh.ccl.collectives.collective_semaphores import brings_semaphores
 from ttmesh.ccl.collectives.composed_gather import all_gather_stages, gather_spec, is_composed_gather
-from ttmesh.ccl.collectives.composed_reduce import all_reduce_stages, check_all_reduce
-from ttmesh.ccl.collectives.composed_scatter import reduce_scatter_stages
+from ttmesh.ccl.collectives.composed_reduce import all_reduce_stages, check_all_reduce, check_line_over_mesh
+from ttmesh.ccl.collectives.composed_scatter import is_composed_scatter, reduce_scatter_stages
+from ttmesh.ccl.collectives.gather_checks import check_all_gather
 from ttmesh.ccl.collectives.line_checks import check_ring, check_routes
 from ttmesh.ccl.collectives.scatter_checks import check_reduce_scatter
 from ttmesh.ccl.planning import plan_executor
-from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, collective, mesh_of, run
+from ttmesh.ccl.planning.collective_call import Decision, Request, collective, common_options, drop_memory, mesh_of, run
 from ttmesh.ccl.planning.group_plan import (
     check_axis,
     find_groups,
     list_axes_in_turn,
-    normalize_tensor_dim,
 )
 from ttmesh.ccl.planning.lane_groups import split_dim
 from ttmesh.ccl.planning.reduction_terms import (
@@ -34,11 +35,13 @@ from ttmesh.ccl.planning.reduction_terms import (
     reduce_group,
     reduction_name,
 )
+from ttmesh.ccl.planning.tensor_dims import find_tensor_dim
 from ttmesh.ccl.planning.topology_changes import gathered_topology, replicated_topology, scattered_topology
 from ttmesh.chip.formats.kernels.lane_sum import lane_sum, move_lanes, scatter_lane_sum
-from ttmesh.fabric.fabric_config import Topology, is_2d
+from ttmesh.fabric.fabric_config import Topology
 from ttmesh.mesh.allocation.sub_devices import SubDeviceId
-from ttmesh.mesh.functions.process_fabric import get_fabric_config
+from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.tensor.calls.plan_keys import key_of
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
 
@@ -61,18 +64,23 @@ def reduce_all(
     algorithm: str | None = None,
     output: Tensor | None = None,
     brings_semaphores: bool = False,
+    semaphores: Sequence[int] = (),
+    buffer: Tensor | None = None,
 ) -> Tensor:
     """The reduction over a group on every chip; without an axis on a mesh with several, one axis after the other."""
     mesh = mesh_of(name, [tensor])
-    check_axis(mesh, cluster_axis)
+    check_axis(mesh, cluster_axis, name)
     options = {
         "memory_config": memory_config, "topology": topology, "dtype": dtype, "algorithm": algorithm,
-        "reduction": reduction_name(reduction), "mode": check_common(mesh, mode, num_links, subdevice_id),
-        "brings_semaphores": brings_semaphores,
+        "reduction": reduction_name(reduction), "brings_semaphores": brings_semaphores, "semaphores": semaphores,
+        "buffer": None if buffer is None else drop_memory(buffer),
+        **common_options(name, mesh, mode, num_links, subdevice_id),
     }  # fmt: skip
     axes: list[int | None] = (
         [cluster_axis] if (axis_list := list_axes_in_turn(mesh, cluster_axis, algorithm)) is None else [*axis_list]
     )
+    if name.startswith("ttnn.experimental.") and len(axes) > 1:
+        check_line_over_mesh(Request(name, mesh, (tensor,), (), {"axis": None, **options}))
     result = tensor
     for axis in axes:
         last = axis == axes[-1]
@@ -95,15 +103,29 @@ def scatter(
     algorithm: str | None = None,
     output: Tensor | None = None,
     use_l1_small_for_semaphores: bool = False,
+    multi_device_global_semaphore: Sequence[object] | None = None,
+    barrier_semaphore: object = None,
+    intermediate: Tensor | None = None,
+    intermediate_memory_config: MemoryConfig | None = None,
+    chunks_per_sync: int | None = None,
+    num_workers_per_link: int | None = None,
+    num_buffers_per_channel: int | None = None,
+    compute_kernel_config: object = None,
 ) -> Tensor:
     """Shard i of the reduction on chip i; without an axis device (r, c) gets shard r * cols + c."""
     mesh = mesh_of(name, [tensor])
-    check_axis(mesh, cluster_axis)
-    dim_position = normalize_tensor_dim(tensor, dim, f"Invalid scatter dim {dim} for rank {len(tensor.shape)} tensor")
+    check_axis(mesh, cluster_axis, name)
+    tuning = (
+        chunks_per_sync, num_workers_per_link, num_buffers_per_channel, key_of(compute_kernel_config),
+        key_of(intermediate_memory_config), barrier_semaphore is not None, output is not None,
+    )  # fmt: skip
     options = {
-        "dim": dim_position, "memory_config": memory_config, "topology": topology, "algorithm": algorithm,
-        "reduction": reduction_name(reduction), "mode": check_common(mesh, mode, num_links, subdevice_id),
+        "dim": find_tensor_dim(name, tensor, dim), "memory_config": memory_config, "topology": topology,
+        "algorithm": algorithm, "reduction": reduction_name(reduction), "tuning": tuning,
         "use_l1_small_for_semaphores": use_l1_small_for_semaphores,
+        "intermediate": None if intermediate is None else drop_memory(intermediate),
+        "semaphores": None if multi_device_global_semaphore is None else len(multi_device_global_semaphore),
+        **common_options(name, mesh, mode, num_links, subdevice_id),
     }  # fmt: skip
     request = Request(name, mesh, (tensor,), (), {"axis": cluster_axis, **options})
     if name.startswith("ttnn.experimental.") and mode is None and algorithm is None:
@@ -115,9 +137,9 @@ def scatter(
     )
     result = tensor
     for axis in axes:
-        last = axis == axes[-1]
         asked = {"axis": axis, **options}
-        result = run(name, decide_reduce_scatter, [result], asked, [output] if last and output else [])
+        given = axis == axes[-1] and output is not None and not _ignores_scatter_output(name, mesh, result, asked)
+        result = run(name, decide_reduce_scatter, [result], asked, [output] if given else [])
     return result
 
 
@@ -136,34 +158,55 @@ def gather(
     output: Tensor | None = None,
     replicates_axis: bool = False,
     reverse: bool = False,
+    multi_device_global_semaphore: Sequence[object] | None = None,
+    barrier_semaphore: object = None,
+    chunks_per_sync: int | None = None,
+    num_workers_per_link: int | None = None,
+    num_buffers_per_channel: int | None = None,
+    sub_core_grids: object = None,
 ) -> Tensor:
     """All shards concatenated along a dim, on every chip; `replicates_axis`: the output topology of the async forms."""
     mesh = mesh_of(name, [tensor])
-    check_axis(mesh, cluster_axis)
-    dim_position = normalize_tensor_dim(tensor, dim, f"Invalid gather dim {dim} for {len(tensor.shape)}D input tensor")
-    checked_mode = check_common(mesh, mode, num_links, subdevice_id)
-    if output is not None:
-        _check_output(output, tensor)
+    check_axis(mesh, cluster_axis, name)
+    tuning = (
+        chunks_per_sync, num_workers_per_link, num_buffers_per_channel, key_of(sub_core_grids),
+        barrier_semaphore is not None, output is not None,
+    )  # fmt: skip
     options = {
-        "axis": cluster_axis, "dim": dim_position, "memory_config": memory_config, "topology": topology,
-        "algorithm": algorithm, "mode": checked_mode, "replicates_axis": replicates_axis, "reverse": reverse,
+        "axis": cluster_axis, "dim": find_tensor_dim(name, tensor, dim), "memory_config": memory_config,
+        "topology": topology, "algorithm": algorithm, "replicates_axis": replicates_axis, "reverse": reverse,
+        "tuning": tuning,
+        "semaphores": None if multi_device_global_semaphore is None else len(multi_device_global_semaphore),
+        **common_options(name, mesh, mode, num_links, subdevice_id),
     }  # fmt: skip
+    if output is not None and _ignores_output(Request(name, mesh, (tensor,), (), options)):
+        output = None
     result: Tensor = run(name, decide_all_gather, [tensor], options, [output] if output is not None else [])
     return result
 
 
-def _check_output(output: Tensor, tensor: Tensor) -> None:
-    for name in ("layout", "dtype"):
-        found, wanted = getattr(output, name), getattr(tensor, name)
-        wrong = f"Output tensor {name} {found} should be same as input tensor {name} {wanted}"
-        require(found is wanted, wrong, f"{wanted}", f"Allocate the output with the input's {name}.")
+def _ignores_scatter_output(name: str, mesh: MeshDevice, tensor: Tensor, options: dict[str, Any]) -> bool:
+    """Whether TT-NN composes a reduce_scatter, which then makes its own result."""
+    n = find_groups(Request(name, mesh, (tensor,), (), options), options["axis"]).group_size
+    return is_composed_scatter(tensor.spec, options["dim"], n)
+
+
+def _ignores_output(request: Request) -> bool:
+    """Whether TT-NN composes an all_gather, which then makes its own result."""
+    shape, dim = [*request.tensor.shape], request["dim"]
+    shape[dim] *= find_groups(request, request["axis"]).group_size
+    return is_composed_gather(request, dim, shape)
 
 
 def decide_all_reduce(request: Request) -> Decision:
     """Decide what all_reduce computes and sends over one axis."""
     groups, name = find_groups(request, request["axis"]), request["reduction"]
     n, size = groups.group_size, request.tensor.spec.packed_size_bytes
-    check_all_reduce(request, n)
+    buffer = request["buffer"]
+    if buffer is None:
+        check_all_reduce(request, n)
+    else:
+        check_buffered_reduce(request, buffer, n)
     plan = groups.plan("all_reduce", size)
     add = chip_adder(request.tensor.dtype, request.mesh.arch())
     combine, rank_reduction = make_combine(name, add), groups.rank_reduction
@@ -195,7 +238,7 @@ def decide_all_reduce(request: Request) -> Decision:
         run_plan if request["algorithm"] else compute,
         groups.loads(plan, size, up=[size] * n, down=[size] * n),
         replicated_topology(request.tensor, request["axis"]),
-        stages=all_reduce_stages(request, n),
+        stages=all_reduce_stages(request, n) if buffer is None else None,
         exchange_axes=groups.exchange_axes,
         compute_on_rank=run_across_ranks if reduce and add is None else None,
     )
@@ -208,7 +251,7 @@ def decide_reduce_scatter(request: Request) -> Decision:
     extent = spec.shape[dim]
     shape = [*spec.shape]
     shape[dim] = extent // n
-    if brings_semaphores(request):
+    if brings_semaphores(request) and not request.outputs:
         request.result_spec(shape)
     check_reduce_scatter(request, dim, n)
     size = spec.packed_size_bytes
@@ -260,11 +303,12 @@ def decide_all_gather(request: Request) -> Decision:
     n, spec = groups.group_size, request.tensor.spec
     shape = [*spec.shape]
     shape[dim] *= n
+    composed = not request.outputs and is_composed_gather(request, dim, shape)
     result = gather_spec(request, dim, shape)
     if n == 1:
         name, shape_of = request.name.rpartition(".")[2], request.tensor.tensor_topology().distribution_shape()
         text = f"{name} collective will only work for num_devices > 1, got {n}"
-        if not request.outputs and is_composed_gather(request, dim, shape):
+        if composed:
             text = f"all_broadcast op will only work for num_devices > 1, but has {n}, shape: {shape_of!r}"
         elif brings_semaphores(request):
             text = f"{name} op will only work for num_devices > 1, but has {n}"
@@ -273,7 +317,10 @@ def decide_all_gather(request: Request) -> Decision:
             expected="an axis of two chips or more",
             fix="Choose another cluster_axis.",
         )
-    _check_one_dimension(request, dim, shape)
+    if not composed:
+        check_all_gather(request, dim, n)
+    if request.outputs:
+        result = request.result_spec(shape)
     size = spec.packed_size_bytes
     plan = groups.plan("all_gather", size)
     negative_dim, reverse = dim - len(spec.shape), request["reverse"]
@@ -301,23 +348,6 @@ def decide_all_gather(request: Request) -> Decision:
     )
 
 
-def _check_one_dimension(request: Request, dim: int, shape: Sequence[int]) -> None:
-    """Raise where TT-NN's own program would go along both axes of a mesh over a fabric of one dimension."""
-    is_line = request.mesh.shape.is_line_topology() or request.tensor.kind.presence is not None
-    if request.over_host or request["axis"] is not None or is_line or is_2d(get_fabric_config()):
-        return
-    if not request.outputs and is_composed_gather(request, dim, shape):
-        return
-    if brings_semaphores(request):
-        check_routes(request)
-        return
-    raise MeshError(
-        "1D fabric on a 2D mesh_device requires cluster_axis to be set",
-        expected="cluster_axis 0 or 1, or a 2D fabric",
-        fix="Pass cluster_axis, or configure FABRIC_2D before opening the mesh.",
-    )
-
-
 def decide_gather_of_others(request: Request) -> Decision:
     """Decide an all_gather into a tensor whose slice for a chip's own shard is not written."""
     decision = decide_all_gather(replace(request, outputs=()))
@@ -337,7 +367,8 @@ def decide_gather_of_others(request: Request) -> Decision:
             result[:, chip].narrow(dim + 1, chip * extent, extent).copy_(own_shard)
         return (groups.lane_groups.merge(result),)
 
-    return replace(decision, specs=(buffer.spec,), compute=compute, stages=None)
+    topology = request.tensor.tensor_topology()
+    return replace(decision, specs=(buffer.spec,), compute=compute, stages=None, topology=topology)
 
 
 def _concat_group(group_lanes: torch.Tensor, n: int, negative_dim: int, reverse: bool) -> torch.Tensor:
@@ -383,6 +414,11 @@ def reduce_scatter(
     num_links: int | None = None,
     topology: Topology | None = None,
     use_l1_small_for_semaphores: bool = False,
+    intermediate_memory_config: MemoryConfig | None = None,
+    chunks_per_sync: int | None = None,
+    num_workers_per_link: int | None = None,
+    num_buffers_per_channel: int | None = None,
+    compute_kernel_config: object = None,
     mode: str | None = None,
     algorithm: str | None = None,
     reduction: str = "sum",
@@ -392,6 +428,9 @@ def reduce_scatter(
         "ttnn.reduce_scatter", input_tensor, dim, cluster_axis=cluster_axis, memory_config=memory_config,
         topology=topology, num_links=num_links, subdevice_id=subdevice_id, reduction=reduction, mode=mode,
         algorithm=algorithm, output=output_tensor, use_l1_small_for_semaphores=use_l1_small_for_semaphores,
+        intermediate_memory_config=intermediate_memory_config, chunks_per_sync=chunks_per_sync,
+        num_workers_per_link=num_workers_per_link, num_buffers_per_channel=num_buffers_per_channel,
+        compute_kernel_config=compute_kernel_config,
     )  # fmt: skip
 
 
@@ -409,6 +448,7 @@ def all_gather(
     num_workers_per_link: int | None = None,
     num_buffers_per_channel: int | None = None,
     use_l1_small_for_semaphores: bool = False,
+    sub_core_grids: object = None,
     mode: str | None = None,
     algorithm: str | None = None,
 ) -> Tensor:
@@ -421,7 +461,7 @@ def all_gather(
         )
     return gather(
         "ttnn.all_gather", input_tensor, dim, cluster_axis=cluster_axis, memory_config=memory_config,
-        subdevice_id=subdevice_id, mode=mode, algorithm=algorithm, output=output_tensor,
+        subdevice_id=subdevice_id, mode=mode, algorithm=algorithm, output=output_tensor, sub_core_grids=sub_core_grids,
     )  # fmt: skip
 
 

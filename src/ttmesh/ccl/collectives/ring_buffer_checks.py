@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ttmesh.base.dtypes import BufferType, Layout
 from ttmesh.base.errors import MeshError
+from ttmesh.mesh.allocation.sub_devices import SubDeviceId
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.shape import Shape
 from ttmesh.tensor.tensor import Tensor
@@ -57,9 +58,17 @@ def check_ring_buffers(
                 )  # fmt: skip
 
 
-def check_high_bandwidth(tensor: Tensor, output: Tensor, dim: int, axis: int, n: int) -> None:
+def check_high_bandwidth(
+    tensor: Tensor, output: Tensor, dim: int, axis: int, n: int, subdevice_id: SubDeviceId | None
+) -> None:
     """Raise for tensors that high_bw_all_gather does not take."""
-    topology = tensor.tensor_topology()
+    topology, mesh = tensor.tensor_topology(), tensor.device()
+    assert mesh is not None, "looked for before"
+    _require(
+        subdevice_id is None or int(subdevice_id) < len(mesh.sub_devices.loaded.sub_devices),
+        f"high_bw_all_gather subdevice_id {int(subdevice_id or 0)} is not part of active subdevice manager 0",
+        "a sub-device of the loaded manager", "Load the manager that has it, or use another id.",
+    )  # fmt: skip
     rank, count = topology.distribution_shape().dims(), len(topology.placements())
     _require(
         n > 1, f"high_bw_all_gather cluster_axis {axis} selects a singleton mesh axis in mesh shape {tensor.mesh_shape!r}",

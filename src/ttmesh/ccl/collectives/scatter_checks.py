@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from ttmesh.base.errors import MeshError, ShapeError
+from dataclasses import replace
+
+from ttmesh.base.errors import MeshError, ShapeError, require
 from ttmesh.ccl.collectives.collective_semaphores import brings_semaphores
 from ttmesh.ccl.collectives.composed_scatter import is_composed_scatter
-from ttmesh.ccl.planning.collective_call import Request
+from ttmesh.ccl.planning.collective_call import Request, print_spec
+from ttmesh.ccl.planning.group_plan import find_fabric_topology
+from ttmesh.fabric.fabric_config import Topology
+from ttmesh.tensor.tensor import Tensor
 
 TILE = 32
+SEMAPHORES = 3
 
 
 def check_reduce_scatter(request: Request, dim: int, n: int) -> None:
@@ -19,7 +25,17 @@ def check_reduce_scatter(request: Request, dim: int, n: int) -> None:
             expected="an axis of two chips or more",
             fix="Choose another cluster_axis.",
         )
-    if not is_composed_scatter(spec, dim, n):
+    composed = is_composed_scatter(spec, dim, n)
+    if brings_semaphores(request) and composed and spec.memory_config.is_sharded():
+        require(
+            request["memory_config"] is not None,
+            "If input memory config is sharded, then output memory config must be provided. Defaulting the output memory "
+            "config to the input sharded memory config will break the op as the input and output shapes are different.",
+            "memory_config for shards that are joined",
+            "Pass memory_config.",
+        )
+    if not composed:
+        _check_topology(request)
         alignment = request.mesh.heap.map.banks[spec.buffer_type].page_alignment
         if spec.page_size_bytes % alignment:
             raise ShapeError(
@@ -47,6 +63,16 @@ def check_reduce_scatter(request: Request, dim: int, n: int) -> None:
                 expected=f"a multiple of {n}",
                 fix="Scatter another dim or pad the tensor.",
             )
+        for output in request.outputs:
+            if output is not None:
+                _check_output(request, output, dim, n)
+        _check_intermediate(request)
+        require(
+            request["tuning"] is None or request["tuning"][1] != 0,
+            "Expecting a non-empty CoreRangeSet!",
+            "one worker per link or more",
+            "Change num_workers_per_link.",
+        )
     if spec.shape[dim] % n:
         raise ShapeError(
             f"dim {dim} of length {spec.shape[dim]} cannot be scattered over {n} chips",
@@ -55,6 +81,84 @@ def check_reduce_scatter(request: Request, dim: int, n: int) -> None:
         )
     if n == 1 and not request.over_host:
         refuse_lone_chip()
+
+
+def _check_topology(request: Request) -> None:
+    """The asynchronous form takes lines and rings as such; the other takes the lines of a mesh."""
+    if brings_semaphores(request) and not request.over_host and request["algorithm"] is None:
+        topology = find_fabric_topology(request, request["axis"])
+        require(
+            topology in (Topology.Ring, Topology.Linear),
+            "Topology must be either Ring or Linear",
+            f"one of these, not {topology}",
+            "Pass topology=ttnn.Topology.Linear.",
+        )
+
+
+def _check_output(request: Request, output: Tensor, dim: int, n: int) -> None:
+    tensor = request.tensor
+    if not brings_semaphores(request):
+        shape = list(tensor.shape)
+        shape[dim] //= n
+        wanted = replace(request, outputs=()).result_spec(shape)
+        require(
+            output.spec == wanted,
+            f"Output tensor spec {print_spec(output.spec)} does not match computed output spec {print_spec(wanted)}",
+            f"{wanted!r}",
+            "Allocate it with that spec.",
+        )
+        return
+    for name in ("layout", "dtype"):
+        require(
+            getattr(output, name) is getattr(tensor, name),
+            f"Output tensor {name} must match input tensor {name}",
+            f"{getattr(tensor, name)}",
+            f"Allocate it with that {name}.",
+        )
+    require(
+        output.memory_config() == (request["memory_config"] or tensor.memory_config()),
+        "Output tensor memory config must match provided memory_config",
+        "the memory config asked for, or the input's",
+        "Allocate it there, or pass memory_config.",
+    )
+    require(
+        len(output.shape) == len(tensor.shape),
+        "Output tensor must have same number of dimensions as input tensor",
+        f"{len(tensor.shape)} dims",
+        "Allocate it with as many dims.",
+    )
+    for i, (given, own) in enumerate(zip(output.padded_shape, tensor.padded_shape, strict=True)):
+        rule = "be input dimension / ring_size" if i == dim else "match input dimension"
+        length = own // n if i == dim else own
+        require(
+            given == length, f"Output tensor dimension {i} must {rule}", f"{length}", "Allocate it with that length."
+        )
+
+
+def _check_intermediate(request: Request) -> None:
+    """The buffer and the semaphores that callers of the asynchronous form bring."""
+    tensor, given, count = request.tensor, request["intermediate"], request["semaphores"]
+    if isinstance(given, Tensor):
+        require(
+            given.device() is not None,
+            "Persistent intermediate tensor must be on device",
+            "a tensor on a device",
+            "Move it with to_device() first.",
+        )
+        for name in ("layout", "dtype"):
+            require(
+                getattr(given, name) is getattr(tensor, name),
+                f"Intermediate tensor {name} must match input tensor {name}",
+                f"{getattr(tensor, name)}",
+                f"Allocate it with that {name}.",
+            )
+    if isinstance(count, int) and request.name.endswith("reduce_scatter_minimal_async"):
+        require(
+            count == SEMAPHORES,
+            f"Expected {SEMAPHORES} semaphores but got {count}",
+            f"{SEMAPHORES} semaphores",
+            "Create them with ttnn.create_global_semaphore.",
+        )
 
 
 def refuse_lone_chip() -> None:

@@ -36,7 +36,7 @@ def all_to_all_dispatch(
     """Every device gets the tokens of its experts, at their positions among all tokens, and all devices' expert indices."""
     tensors = [input_tensor, expert_indices_tensor, expert_mapping_tensor]
     mesh = mesh_of("ttnn.all_to_all_dispatch", tensors)
-    check_axis(mesh, cluster_axis)
+    check_axis(mesh, cluster_axis, "all_to_all_dispatch")
     require(
         input_tensor.layout is Layout.ROW_MAJOR,
         "Input tensor must be in row major layout",
@@ -93,7 +93,7 @@ def all_to_all_combine(
     """Every device gets, for each of its tokens and each of the token's experts, that expert's result."""
     tensors = [input_tensor, expert_metadata_tensor, expert_mapping_tensor]
     mesh = mesh_of("ttnn.all_to_all_combine", tensors)
-    check_axis(mesh, cluster_axis)
+    check_axis(mesh, cluster_axis, "all_to_all_combine")
     require(
         input_tensor.layout is Layout.ROW_MAJOR,
         "Input tensor must be in row major layout",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ttmesh.base.errors import MeshError, NotEmulatedError, ShapeError
+from ttmesh.base.errors import MeshError, NotEmulatedError, ShapeError, require
 from ttmesh.ccl.collectives.reduce_gather import gather, reduce_all, scatter
-from ttmesh.ccl.planning.collective_call import collective
+from ttmesh.ccl.planning.collective_call import Request, collective, mesh_of
+from ttmesh.ccl.planning.group_plan import check_axis, find_usable_topology
 from ttmesh.fabric.fabric_config import Topology
 from ttmesh.mesh.allocation.sub_devices import SubDeviceId
 from ttmesh.ops.attention.decode_heads import split_scattered_heads
@@ -266,7 +267,11 @@ def _check_heads(name: str, x: Tensor, dim: int, axis: int, config: MemoryConfig
             raise ShapeError(wrong, expected=expected, fix=f"Change that argument of {name}.")
 
 
-@collective("ttnn.experimental.deepseek_moe_reduce_scatter")
+_MOE_SCATTER = "ttnn.experimental.deepseek_moe_reduce_scatter"
+RING_TENSORS = 8
+
+
+@collective(_MOE_SCATTER)
 def deepseek_moe_reduce_scatter(
     input_tensors: list[Tensor],
     output_memory_config: MemoryConfig,
@@ -276,8 +281,25 @@ def deepseek_moe_reduce_scatter(
     cluster_axis: int | None = None,
 ) -> Tensor:
     """The reduce_scatter of tensors that are already split: device i gets the sum of the i-th."""
+    mesh, first = mesh_of(_MOE_SCATTER, input_tensors[:1]), input_tensors[0]
+    check_axis(mesh, cluster_axis, _MOE_SCATTER)
+    asked = Request(_MOE_SCATTER, mesh, (first,), (), {"topology": topology or Topology.Ring})
+    usable = find_usable_topology(asked, cluster_axis)
+    require(
+        usable is Topology.Ring,
+        f"deepseek_moe_reduce_scatter is hardcoded for tt::tt_fabric::Topology::Ring, but has usable_topology "
+        f"Topology::{usable.name}",
+        "a ring fabric, and a link between the ends of the axis",
+        "Configure FABRIC_1D_RING before opening the mesh.",
+    )
+    require(
+        len(input_tensors) == RING_TENSORS,
+        f"deepseek_moe_reduce_scatter requires {RING_TENSORS} input tensors, but has {len(input_tensors)}",
+        f"{RING_TENSORS} tensors",
+        "Pass one tensor per chip of the ring.",
+    )
     concatenated = find_operation("ttnn.concat")(input_tensors, dim)
     return scatter(
-        "ttnn.experimental.deepseek_moe_reduce_scatter", concatenated, dim, cluster_axis=cluster_axis,
+        _MOE_SCATTER, concatenated, dim, cluster_axis=cluster_axis,
         memory_config=output_memory_config, topology=topology or Topology.Ring, num_links=num_links,
     )  # fmt: skip

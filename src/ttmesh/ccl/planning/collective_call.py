@@ -13,6 +13,7 @@ import torch
 from ttmesh.base import numerics_mode
 from ttmesh.base.errors import MeshError, RankError, ShapeError, one_of
 from ttmesh.ccl.planning.collective_parameters import TAGS
+from ttmesh.ccl.planning.link_limits import check_link_number, check_links
 from ttmesh.ccl.planning.plan_traffic import Loads
 from ttmesh.ccl.planning.present_lanes import hide_absent_lanes
 from ttmesh.fabric.fabric_config import FabricConfig
@@ -29,7 +30,7 @@ from ttmesh.tensor.calls.dispatch_factories import Started
 from ttmesh.tensor.calls.fast_paths import PlanPath
 from ttmesh.tensor.calls.lane_calls import make_empty_body, only, rounder
 from ttmesh.tensor.calls.partial_plans import PartialPlan, bodies_on, presence_of_run
-from ttmesh.tensor.calls.plan import Plan, execute
+from ttmesh.tensor.calls.plan import FREED, Plan, execute, find_cell
 from ttmesh.tensor.calls.plan_keys import key_of
 from ttmesh.tensor.distribution.allocate import footprint_of
 from ttmesh.tensor.distribution.lane_transfers import present_chips
@@ -40,6 +41,20 @@ from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.spec.tensor_topology import TensorTopology
 from ttmesh.tensor.tensor import Tensor
 
+WITHOUT_DEVICE = {  # what TT-NN says of a tensor that is freed or on the host
+    "high_bw_all_gather": "Input tensor should be on device for high_bw_all_gather operation",
+    "reduce_scatter_minimal_direct": "Input tensor must be on a mesh device for reduce_scatter_minimal_direct",
+    "reduce_scatter_minimal_async_create_intermediate_buffer": "Mesh device is required to allocate the reduce_scatter "
+    "intermediate buffer",
+    **dict.fromkeys(("point_to_point", "ring_attention_all_gather_async"), "Input Tensor is not allocated"),
+    "all_to_all_async": "DeviceStorage is not allocated",
+}
+ON_HOST = {  # and of one on the host, where it is another text
+    **dict.fromkeys(
+        ("point_to_point", "ring_attention_all_gather_async"), "Device Operations expect device tensors as inputs"
+    ),
+    "all_to_all_async": "Expected Tensor with DeviceStorage, got StorageType::HOST",
+}
 MODES = ("fabric", "host")
 Presence = frozenset[tuple[int, ...]]
 
@@ -80,6 +95,12 @@ class Request:
             return given.spec
         spec = self.tensors[source].spec
         config: MemoryConfig = self["memory_config"] or spec.memory_config
+        if config.is_sharded() and config.shard_spec is None and config.nd_shard_spec is None:
+            raise MeshError(
+                "bad optional access: a sharded memory config without shards",
+                expected="a shard_spec",
+                fix="Make it with ttnn.create_sharded_memory_config.",
+            )
         spec_of_result = spec.with_memory_config(MemoryConfig(buffer_type=config.buffer_type)).with_shape(shape)
         if self["dtype"] is not None:
             spec_of_result = TensorSpec(
@@ -131,17 +152,25 @@ def run(
         request = Request(
             name,
             mesh,
-            tuple(map(_drop_memory, tensors)),
+            tuple(map(drop_memory, tensors)),
             tuple(map(_drop_memory_of_optional, outputs)),
             snapshot_all(options),
         )
-        plan = known.plan if isinstance(known, PlanPath) else _make_plan(request, decide(request))
+        plan = known.plan if isinstance(known, PlanPath) else _make_plan(request, _decide_checked(request, decide))
         mesh.plans[place] = PlanPath(plan, None)
         launched = _describe_launch(request, decide) if observer.active else None
     result = execute(plan, mesh, tensors, {}, outputs, launched)
     for watcher in observer.watchers:
         watcher.after_collective(name, decide, tensors, options, result)
     return result
+
+
+def _decide_checked(request: Request, decide: Decide) -> Decision:
+    """The decision; as in TT-NN, links are looked for when the program is made, after all that the tensors break."""
+    decision = decide(request)
+    if request["num_links"] is not None and not request.over_host:
+        check_links(request.name, request.mesh, request.tensor.coords(), request["axis"], request["num_links"])
+    return decision
 
 
 def _describe_launch(request: Request, decide: Decide) -> LaunchedProgram:
@@ -158,30 +187,42 @@ def _describe_launch(request: Request, decide: Decide) -> LaunchedProgram:
     return LaunchedProgram(request.name, request.options, specs, lambda lanes: compute(*lanes), chips=chips)
 
 
-def _drop_memory(tensor: Tensor) -> Tensor:
+def drop_memory(tensor: Tensor) -> Tensor:
     """A tensor of the same kind without memory: a stored plan must not keep the tensors of its first call alive."""
     return Tensor(tensor.kind, None, tensor.device(), None)
 
 
 def _drop_memory_of_optional(tensor: Tensor | None) -> Tensor | None:
-    return None if tensor is None else _drop_memory(tensor)
+    return None if tensor is None else drop_memory(tensor)
 
 
 def mesh_of(name: str, tensors: Sequence[Tensor]) -> MeshDevice:
     """The open mesh that holds all the tensors."""
     mesh = tensors[0].device()
+    short = name.rpartition(".")[2]
     if mesh is None:
         raise MeshError(
-            f"Mesh device is required for {name.rpartition('.')[2]} operation",
+            ON_HOST.get(short) or _no_device_text(short),
             expected="a tensor on a device",
             fix="Move it with to_device() first.",
         )
+    find_cell(name, tensors[0])
     for tensor in tensors[1:]:
         other = tensor.device()
         if other is not mesh and other is not None:
             check_same_mesh(mesh, other)
     mesh.check_open()
     return mesh
+
+
+def print_spec(spec: TensorSpec) -> str:
+    """A spec as TT-NN prints it in texts."""
+    layout = f"dtype=DataType::{spec.dtype.name},page_config=PageConfig({spec.layout.name}),{spec.memory_config!r}"
+    return f"TensorSpec(logical_shape={spec.shape!r},tensor_layout=TensorLayout({layout}))"
+
+
+def _no_device_text(name: str) -> str:
+    return WITHOUT_DEVICE.get(name, f"Mesh device is required for {name} operation")
 
 
 def require_fabric(name: str) -> None:
@@ -198,15 +239,20 @@ def check_common(
     mesh: MeshDevice, mode: str | None, num_links: int | None, subdevice_id: SubDeviceId | None = None
 ) -> str:
     """Check the options that all collectives share; returns the mode."""
-    if num_links is not None and num_links <= 0:
-        raise MeshError(
-            f"Error, num_links should be more than 0 but has {num_links}", expected="1 or more", fix="Change num_links."
-        )
+    checked: str = common_options("", mesh, mode, num_links, subdevice_id)["mode"]
+    return checked
+
+
+def common_options(
+    name: str, mesh: MeshDevice, mode: str | None, num_links: int | None, subdevice_id: SubDeviceId | None = None
+) -> dict[str, Any]:
+    """The options that all collectives share, checked, for a request."""
+    check_link_number(name, num_links)
     if subdevice_id is not None:
         mesh.sub_devices.check([subdevice_id])
     if mode not in (None, *MODES):
         raise MeshError(f"no mode named {mode!r}", expected=one_of(MODES), fix="Change mode.")
-    return mode or "fabric"
+    return {"mode": mode or "fabric", "num_links": num_links, "subdevice_id": subdevice_id}
 
 
 collective_names: list[str] = []  # names of all functions defined with `collective`
@@ -229,6 +275,7 @@ def collective(
     def decorate(function: Callable[..., Any]) -> OpFunction:
         defined = composite(name, golden=golden, direct=direct, own_options=OWN_OPTIONS)(function)
         collective_names.append(name)
+        FREED[name] = _no_device_text(name.rpartition(".")[2])
         tags = {**TAGS, **no_effect}
         found = {p: tags[p] for p in defined.parameters() if p in tags and p not in defined.takes}
         PER_OPERATION[name] = {**found, **PER_OPERATION.get(name, {})}

@@ -100,24 +100,48 @@ def find_usable_topology(request: Request, axis: int | None) -> Topology:
 
     Through the host it is a line: no fabric needs to be configured.
     """
+    return convert_2d_to_1d_topology(find_fabric_topology(request, axis))
+
+
+def find_fabric_topology(request: Request, axis: int | None) -> Topology:
+    """The same in the terms of the fabric: a mesh or a torus stays one."""
     if request.over_host:
         return Topology.Linear
     mesh, coords = request.mesh, [MeshCoordinate(c) for c in request.tensor.coords()]
-    usable = get_usable_topology(
+    return get_usable_topology(
         mesh.shape, coords, topology=request["topology"], cluster_axis=axis, config=get_fabric_config(),
         closes=axis is not None and axis_closes(mesh, axis),
     )  # fmt: skip
-    return convert_2d_to_1d_topology(usable)
 
 
-def check_axis(mesh: MeshDevice, axis: int | None) -> None:
-    """Raise for an axis that the mesh does not have."""
-    if axis is not None and not 0 <= axis < mesh.shape.dims():
-        raise MeshError(
-            f"cluster axis {axis} is out of range for mesh shape rank {mesh.shape.dims()}",
-            expected=f"None or 0 to {mesh.shape.dims() - 1}",
-            fix="Choose an axis of the mesh.",
-        )
+AXIS_TEXTS = {  # what TT-NN says of an axis that a mesh does not have, where it is not the text of most
+    **dict.fromkeys(
+        (
+            "reduce_scatter", "all_reduce", "all_broadcast", "broadcast", "all_gather_async", "all_gather_async_reversed",
+            "reduce_scatter_minimal_async", "all_reduce_async", "deepseek_moe_reduce_scatter", "all_to_all_dispatch",
+            "all_to_all_combine",
+        ),
+        "Invalid cluster axis {axis}. Must be 0 or 1",
+    ),
+    "all_gather": "ShapeBase[] index out of range. {axis} not in [-4, {dims})",
+    "ring_attention_all_gather_async": "cluster axis {axis} is out of range for physical coord rank {dims}",
+    "high_bw_all_gather": "high_bw_all_gather cluster_axis must be 0, 1, or None; got {axis} for mesh shape {shape}",
+    "reduce_scatter_minimal_direct": "reduce_scatter_minimal_direct cluster_axis {axis} is out of range; only axes 0 and "
+    "1 exist",
+}  # fmt: skip
+
+
+def check_axis(mesh: MeshDevice, axis: int | None, name: str = "") -> None:
+    """Raise for an axis that the mesh does not have, in the words of the operation."""
+    dims = mesh.shape.dims()
+    if axis is None or 0 <= axis < dims:
+        return
+    text = AXIS_TEXTS.get(name.rpartition(".")[2], "cluster axis {axis} is out of range for mesh shape rank {dims}")
+    raise MeshError(
+        text.format(axis=axis, dims=dims, shape=repr(mesh.shape)),
+        expected=f"None or 0 to {dims - 1}",
+        fix="Choose an axis of the mesh.",
+    )
 
 
 def normalize_tensor_dim(tensor: Tensor, dim: int, text: str) -> int:

@@ -6,6 +6,7 @@ import weakref
 from dataclasses import replace
 from itertools import pairwise
 
+from ttmesh.base.argument_types import misfit
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.errors import MeshError
 from ttmesh.base.geometry import MeshCoordinate
@@ -39,6 +40,8 @@ class MeshSocket:
     """One end of a socket: `create_socket_pair` makes both ends in one process, or each rank makes its own."""
 
     def __init__(self, device: MeshDevice, config: SocketConfig) -> None:
+        if not isinstance(config, SocketConfig):
+            raise misfit("__init__", "device, config", f"config={config!r} is no SocketConfig")
         ends = connect(device, config) or Ends()
         self._set(device, config, None, ends.end, ends)
 
@@ -131,7 +134,11 @@ def create_socket_pair(
 ) -> tuple[MeshSocket, MeshSocket]:
     """Both ends of a socket; the receiver's FIFO is allocated on its mesh. All ranks that hold the meshes must call it."""
     if not isinstance(socket_config, SocketConfig):
-        raise TypeError(f"socket_config={socket_config!r} is a {type(socket_config).__name__}; pass a SocketConfig")
+        kind = type(socket_config).__name__
+        raise misfit(
+            "create_socket_pair", "sender_mesh_device, receiver_mesh_device, socket_config",
+            f"socket_config={socket_config!r} is a {kind}; pass a SocketConfig",
+        )  # fmt: skip
     socket_config.check()
     sender, receiver = sender_mesh_device, receiver_mesh_device
     meshes = {SocketEndpoint.SENDER: sender, SocketEndpoint.RECEIVER: receiver}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ttmesh.base.argument_types import refuse_wrong_fields
 from ttmesh.base.cores import CoreCoord
 from ttmesh.base.dtypes import BufferType, PrintedEnum
 from ttmesh.base.errors import MeshError
@@ -33,6 +34,7 @@ class MeshCoreCoord:
     core_coord: CoreCoord
 
 
+@refuse_wrong_fields
 @dataclass(frozen=True)
 class SocketConnection:
     """The cores at both ends of one stream."""
@@ -41,6 +43,7 @@ class SocketConnection:
     receiver_core: MeshCoreCoord
 
 
+@refuse_wrong_fields
 @dataclass
 class SocketMemoryConfig:
     """The memory and size of the receiver's FIFO per connection; sub-devices have no effect on the emulation."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
+from ttmesh.base.argument_types import refuse_wrong_types
 from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.errors import ClosedError, MeshError, QueueError, one_of
@@ -290,6 +291,7 @@ class MeshDevice(ChipView, CoreView):
         self._ownership.clear()
         self.sub_devices.load(self.sub_devices.default)
 
+    @refuse_wrong_types
     def remove_sub_device_manager(self, sub_device_manager_id: SubDeviceManagerId) -> None:
         """Remove a partition."""
         self.sub_devices.remove(sub_device_manager_id)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from math import prod
 
 from ttmesh.base import numerics_mode, settings
-from ttmesh.base.argument_types import name_wrong_types
+from ttmesh.base.argument_types import misfit, name_wrong_types
 from ttmesh.base.errors import BusyError, MeshError, RankError
 from ttmesh.base.geometry import MeshCoordinate, MeshShape
 from ttmesh.chip.backends.registry import find_usable_backend
@@ -49,9 +49,9 @@ def open_mesh_device(
     coordinator.
     """
     if mesh_shape is not None and not isinstance(mesh_shape, MeshShape):
-        raise TypeError(
-            f"open_mesh_device(): incompatible function arguments. mesh_shape={mesh_shape!r} is a "
-            f"{type(mesh_shape).__name__}; pass ttnn.MeshShape(2, 4), say"
+        kind = type(mesh_shape).__name__
+        raise misfit(
+            "open_mesh_device", "mesh_shape", f"mesh_shape={mesh_shape!r} is a {kind}; pass ttnn.MeshShape(2, 4), say"
         )
     if not isinstance(l1_small_size, int):
         device_ids, l1_small_size = l1_small_size, 0

@@ -19,6 +19,7 @@ from ttmesh.tensor.calls.gate import Gate
 from ttmesh.tensor.calls.lane_calls import Arguments
 from ttmesh.tensor.calls.launch_op import tensors_in
 from ttmesh.tensor.calls.operation import Operation
+from ttmesh.tensor.calls.plan import check_allocated
 from ttmesh.tensor.observer import observer
 from ttmesh.tensor.tensor import Tensor
 
@@ -121,8 +122,8 @@ class OpFunction(Gate):
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any], queue: int | None = None) -> Any:
         """Bind the call to TT-NN's signature and run it, on a queue and on a sub-device."""
         arguments = snapshot_all(self.bind(args, dict(kwargs)))
-        for tensor in tensors_in(arguments):
-            tensor.check_allocated()
+        for place, tensor in enumerate(tensors_in(arguments)):
+            check_allocated("" if place else self.python_fully_qualified_name, tensor)
         try:
             with ExitStack() as stack:
                 if queue is not None:

@@ -10,7 +10,7 @@ from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.queue.command_queue import Body
 from ttmesh.mesh.queue.plan_table import CallPath, Key
 from ttmesh.tensor.calls.argument_snapshots import is_mutable, snapshot
-from ttmesh.tensor.calls.plan import OUTPUTS, Arguments, Plan, mesh_of
+from ttmesh.tensor.calls.plan import OUTPUTS, Arguments, Plan, find_cell, mesh_of
 from ttmesh.tensor.calls.plan_keys import SEQUENCES
 from ttmesh.tensor.observer import Step, Watcher, observer
 from ttmesh.tensor.spec.kind import Kind
@@ -55,7 +55,7 @@ class PlanPath:
         for tensor in tensors:
             if tensor._mesh is not mesh:
                 mesh_of(plan.name, tensors, {})  # raises: it is on another mesh or on the host
-            cells.append(tensor._buffer._cell or tensor.buffer.cell)  # type: ignore[union-attr]  # the latter raises
+            cells.append(tensor._buffer._cell or find_cell("" if cells else plan.name, tensor))  # type: ignore[union-attr]  # the latter raises
         if self._order is not None:
             cells = [cells[i] for i in self._order]
         body = self._body

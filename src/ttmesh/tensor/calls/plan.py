@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from ttmesh.base.dtypes import BufferType
-from ttmesh.base.errors import MeshError
+from ttmesh.base.errors import DeallocatedError, MeshError
 from ttmesh.chip.cells import Cell
 from ttmesh.mesh.allocation.heap import Buffer, StepsUnfit
 from ttmesh.mesh.device.mesh_device import MeshDevice, check_same_mesh
@@ -18,7 +18,7 @@ from ttmesh.tensor.calls.lane_calls import Arguments as Arguments
 from ttmesh.tensor.calls.lane_calls import Wrap, only
 from ttmesh.tensor.distribution.allocate import Footprint
 from ttmesh.tensor.observer import LaunchedProgram, Step, observer
-from ttmesh.tensor.spec.kind import Kind
+from ttmesh.tensor.spec.kind import Kind, kind_of
 from ttmesh.tensor.tensor import Tensor
 
 OUTPUTS = ("output_tensor", "optional_output_tensor", "output_tensors")  # tensors to write into, not to read
@@ -33,6 +33,7 @@ SAME_DEVICE = {  # what TT-NN says of operands on different meshes
     "copy": "Output tensor needs to be on the same device as the input tensor!",
     "minimal_matmul": "minimal_matmul inputs must reside on the same device",
 }
+FREED: dict[str, str] = {}  # what TT-NN says of a freed first operand, by operation, where it is not the usual text
 MESHES = ("device", "mesh_device")  # the parameters that name the mesh of operations without tensors
 
 
@@ -109,6 +110,8 @@ class Plan:
             given = outputs[i] if i < len(outputs) else None
             if given is not None:
                 given.buffer.cell.writes += 1
+                if given.kind is not kind:  # as in TT-NN, the caller's tensor takes the topology of the result
+                    given.kind = kind_of(given.kind.spec, kind.topology, given.kind.presence)
             elif buffers is not None:
                 given = Tensor.on_device(kind, buffers[i], mesh)
             else:
@@ -156,6 +159,23 @@ class Plan:
         step = Step(self, body, reads, outputs, result)
         for watcher in observer.watchers:
             watcher.after_run(step)
+
+
+def check_allocated(name: str, tensor: Tensor) -> None:
+    """Refuse a device tensor whose memory was freed, in the words of the operation."""
+    if name in FREED and tensor._buffer is not None and tensor._buffer._cell is None:
+        raise DeallocatedError(
+            f"{FREED[name]}: this tensor's memory was freed",
+            expected="a tensor that was not deallocated",
+            fix="Use it before deallocate() or close_mesh_device(), or make a copy.",
+        )
+    tensor.check_allocated()
+
+
+def find_cell(name: str, tensor: Tensor) -> Cell:
+    """The cell of an operand; raises for one on the host or freed."""
+    check_allocated(name, tensor)
+    return tensor.buffer.cell
 
 
 def execute(

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 
 import torch
 
-from ttmesh.base.argument_types import name_wrong_types
+from ttmesh.base.argument_types import misfit, name_wrong_types, refuse_wrong_types
 from ttmesh.base.errors import ShapeError
 from ttmesh.base.geometry import MeshCoordinate, MeshShape
 from ttmesh.tensor.spec.distribution_shape import (
@@ -38,7 +38,7 @@ class MeshComposerConfig(DistributionConfig):
     def __init__(self, *args: object, **given: object) -> None:
         super().__init__(*args, **given)
         if not all(isinstance(dim, int) for dim in self.per_axis):
-            raise TypeError(f"{list(self.per_axis)} are no dims; expected one int per axis")
+            raise misfit("__init__", "dims", f"{list(self.per_axis)} are no dims; expected one int per axis")
 
     @property
     def dims(self) -> list[int]:
@@ -132,7 +132,7 @@ def create_mesh_composer(mesh_device: HasMeshShape | MeshShape, config: MeshComp
     return MeshToTensor(mesh_device, config)
 
 
-@name_wrong_types
+@refuse_wrong_types
 def concat_mesh_to_tensor_composer(mesh_device: HasMeshShape | MeshShape, dim: int) -> MeshToTensor:
     """A composer that concatenates the shards of all devices along one dim."""
     return MeshToTensor(mesh_device, dim=dim)

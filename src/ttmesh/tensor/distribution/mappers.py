@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from ttmesh.base.argument_types import name_wrong_types, suggest_object
+from ttmesh.base.argument_types import name_wrong_types, refuse_wrong_types, suggest_object
 from ttmesh.base.errors import ShapeError
 from ttmesh.base.geometry import MeshCoordinate, MeshShape
 from ttmesh.base.placement import Placement, Replicate, Shard
@@ -198,7 +198,7 @@ def replicate_tensor_to_mesh_mapper(mesh_device: HasMeshShape | MeshShape) -> Te
     return TensorToMesh(mesh_device, MeshMapperConfig([Replicate()], devices))
 
 
-@name_wrong_types
+@refuse_wrong_types
 def shard_tensor_to_mesh_mapper(
     mesh_device: HasMeshShape | MeshShape, dim: int, cluster_axis: int | None = None
 ) -> TensorToMesh:

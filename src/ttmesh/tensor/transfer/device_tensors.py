@@ -8,7 +8,7 @@ from contextvars import ContextVar
 
 import torch
 
-from ttmesh.base.argument_types import name_wrong_types
+from ttmesh.base.argument_types import name_wrong_types, refuse_wrong_types
 from ttmesh.base.dtypes import StorageType
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.base.geometry import MeshShape
@@ -64,7 +64,7 @@ def distribute_tensor(tensor: Tensor, mapper: Mapper, mesh_device: MeshDevice | 
     return result if mesh_device is None else result.onto(mesh_device)
 
 
-@name_wrong_types
+@refuse_wrong_types
 def aggregate_tensor(tensor: Tensor, composer: MeshToTensor) -> Tensor:
     """A distributed tensor composed into one host tensor."""
     host = tensor.cpu()
