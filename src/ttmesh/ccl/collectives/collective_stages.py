@@ -27,7 +27,8 @@ def program_attributes(request: Request, axis: int | None) -> Hashable:
     """What tells two programs of a collective apart beside its tensors' specs; a tensor's topology does not."""
     links = request["num_links"] or get_num_links(request.mesh, axis)
     place = request.tensor.kind.presence, key_of(request["subdevice_id"])
-    return axis, request["reduction"], request["reverse"], links, request["tuning"], *place
+    tuning = request["tuning"] if any(value is not None for value in request["tuning"] or ()) else None
+    return axis, request["reduction"], bool(request["reverse"]), links, tuning, *place
 
 
 def run_all_gather(c: Composition, request: Request, x: PlannedTensor, dim: int, spec: TensorSpec) -> PlannedTensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -115,9 +115,10 @@ def scatter(
     """Shard i of the reduction on chip i; without an axis device (r, c) gets shard r * cols + c."""
     mesh = mesh_of(name, [tensor])
     check_axis(mesh, cluster_axis, name)
+    no_barrier = multi_device_global_semaphore is not None and barrier_semaphore is None
     tuning = (
-        chunks_per_sync, num_workers_per_link, num_buffers_per_channel, key_of(compute_kernel_config),
-        key_of(intermediate_memory_config), barrier_semaphore is not None, output is not None,
+        chunks_per_sync, num_workers_per_link, num_buffers_per_channel, _key(compute_kernel_config),
+        _key(intermediate_memory_config), no_barrier or None, None if output is None else True,
     )  # fmt: skip
     options = {
         "dim": find_tensor_dim(name, tensor, dim), "memory_config": memory_config, "topology": topology,
@@ -168,9 +169,10 @@ def gather(
     """All shards concatenated along a dim, on every chip; `replicates_axis`: the output topology of the async forms."""
     mesh = mesh_of(name, [tensor])
     check_axis(mesh, cluster_axis, name)
+    no_barrier = multi_device_global_semaphore is not None and barrier_semaphore is None
     tuning = (
-        chunks_per_sync, num_workers_per_link, num_buffers_per_channel, key_of(sub_core_grids),
-        barrier_semaphore is not None, output is not None,
+        chunks_per_sync, num_workers_per_link, num_buffers_per_channel, _key(sub_core_grids), no_barrier or None,
+        None if output is None else True,
     )  # fmt: skip
     options = {
         "axis": cluster_axis, "dim": find_tensor_dim(name, tensor, dim), "memory_config": memory_config,
@@ -183,6 +185,10 @@ def gather(
         output = None
     result: Tensor = run(name, decide_all_gather, [tensor], options, [output] if output is not None else [])
     return result
+
+
+def _key(value: object) -> Hashable:
+    return None if value is None else key_of(value)
 
 
 def _ignores_scatter_output(name: str, mesh: MeshDevice, tensor: Tensor, options: dict[str, Any]) -> bool:
