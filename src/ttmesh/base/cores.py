@@ -1,19 +1,54 @@
-"""Cores on one chip: coordinates, ranges and sets of ranges, as TT-NN prints and compares them."""
+"""Cores on one chip: coordinates, ranges and sets of ranges, as TT-NN prints, compares and writes them as JSON."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from operator import index
+from typing import Any, TypeVar
 
 from ttmesh.base.argument_types import misfit
+from ttmesh.base.errors import MeshError
 
+Value = TypeVar("Value", bound="JsonText")
 Text = str  # the classes below have a method of that name, as TT-NN's do
 
 
+class JsonText:
+    """A value with `to_json` and `from_json`; the class says what it consists of."""
+
+    __slots__ = ()
+
+    def to_json_value(self) -> Any:
+        """The value as dicts, lists and numbers."""
+        raise NotImplementedError
+
+    @classmethod
+    def from_json_value(cls: type[Value], value: Any) -> Value:
+        """The value that `to_json_value` gave."""
+        raise NotImplementedError
+
+    def to_json(self) -> str:
+        """The value as JSON, keys in alphabetical order and without spaces, as TT-NN writes it."""
+        return json.dumps(self.to_json_value(), separators=(",", ":"), sort_keys=True)
+
+    @classmethod
+    def from_json(cls: type[Value], json_string: str) -> Value:
+        """The value that `to_json` wrote."""
+        try:
+            return cls.from_json_value(json.loads(json_string))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise MeshError(
+                f"{json_string!r} is not the JSON of a {cls.__name__}",
+                expected=f"what {cls.__name__}.to_json() returns",
+                fix="Pass that text.",
+            ) from None
+
+
 @dataclass(frozen=True, order=True, init=False)
-class CoreCoord:
+class CoreCoord(JsonText):
     """The logical place of one core."""
 
     x: int
@@ -29,6 +64,15 @@ class CoreCoord:
             raise misfit("__init__", "x, y", f"CoreCoord() takes x and y, or a tuple of them, not {pair!r}")
         object.__setattr__(self, "x", place[0])
         object.__setattr__(self, "y", place[1])
+
+    def to_json_value(self) -> dict[Text, int]:
+        """The two numbers by name."""
+        return {"x": self.x, "y": self.y}
+
+    @classmethod
+    def from_json_value(cls, value: dict[Text, int]) -> CoreCoord:
+        """The core at two numbers by name."""
+        return CoreCoord(value["x"], value["y"])
 
     def str(self) -> Text:
         """As TT-NN writes it: (x=0,y=1)."""
@@ -84,7 +128,7 @@ class CoreGrid:
 
 
 @dataclass(frozen=True)
-class CoreRange:
+class CoreRange(JsonText):
     """A rectangle of cores, both corners included."""
 
     start: CoreCoord
@@ -142,6 +186,15 @@ class CoreRange:
     def __iter__(self) -> Iterator[CoreCoord]:
         return iter(self.cores())
 
+    def to_json_value(self) -> dict[Text, dict[Text, int]]:
+        """The two corners by name."""
+        return {"start": self.start.to_json_value(), "end": self.end.to_json_value()}
+
+    @classmethod
+    def from_json_value(cls, value: dict[Text, dict[Text, int]]) -> CoreRange:
+        """The rectangle between two corners by name."""
+        return CoreRange(*(CoreCoord.from_json_value(value[name]) for name in ("start", "end")))
+
     def str(self) -> Text:
         """As TT-NN writes it: [(x=0,y=0) - (x=1,y=1)]."""
         return f"[{self.start.str()} - {self.end.str()}]"
@@ -150,7 +203,7 @@ class CoreRange:
         return f"[{self.start!r} - {self.end!r}]"
 
 
-class CoreRangeSet:
+class CoreRangeSet(JsonText):
     """A union of rectangles that do not overlap."""
 
     __slots__ = ("_ranges",)
@@ -222,6 +275,15 @@ class CoreRangeSet:
 
     def __hash__(self) -> int:
         return hash(frozenset(self.cores()))
+
+    def to_json_value(self) -> list[Any]:
+        """The rectangles, each by its corners."""
+        return [box.to_json_value() for box in self._ranges]
+
+    @classmethod
+    def from_json_value(cls, value: list[Any]) -> CoreRangeSet:
+        """The union of rectangles, each by its corners."""
+        return CoreRangeSet(map(CoreRange.from_json_value, value))
 
     def str(self) -> Text:
         """As TT-NN writes it: {[(x=0,y=0) - (x=1,y=1)]}."""

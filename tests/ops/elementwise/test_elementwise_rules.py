@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import ttmesh.ttnn as ttnn
+from ttmesh.ops.elementwise.binary import BINARY
 
 
 @pytest.fixture
@@ -239,3 +240,32 @@ def test_circular_buffers_of_numbers_and_of_three_operands_are_those_of_tt_nns_c
         found.append(sum(int(node["params"]["size"]) for node in nodes if node["node_type"] == kind))
 
     assert tuple(found) == sizes
+
+
+@pytest.mark.parametrize("dtype", [ttnn.int32, ttnn.uint32, ttnn.uint16], ids=lambda dtype: dtype.name)
+def test_no_value_of_integers_makes_an_operation_that_takes_them_fail(
+    mesh: ttnn.MeshDevice, dtype: ttnn.DataType
+) -> None:
+    values = torch.tensor([0, 1, 7, 2**15] if dtype is ttnn.uint16 else [0, 1, 2**31 - 1, 5]).repeat(32, 8)
+    ones, first = on(mesh, torch.ones_like(values), dtype), on(mesh, values, dtype)
+    taken = []
+    for name in BINARY:
+        operation = getattr(ttnn, name)
+        try:
+            operation(first, ones)
+        except RuntimeError:
+            continue  # this operation does not take the format
+        operation(first, on(mesh, values.flip(1), dtype))
+        operation(first, on(mesh, torch.zeros_like(values), dtype))
+        taken.append(name)
+    assert len(taken) >= 10
+
+
+def test_what_is_left_of_an_integer_after_division_by_zero_is_the_integer(mesh: ttnn.MeshDevice) -> None:
+    values = torch.tensor([-7, 7, 0, 5], dtype=torch.int32).repeat(32, 8)
+    divisors = torch.tensor([0, 3, 0, -3], dtype=torch.int32).repeat(32, 8)
+    a, b = on(mesh, values, ttnn.int32), on(mesh, divisors, ttnn.int32)
+
+    for operation, expected in ((ttnn.remainder, [-7, 1, 0, -1]), (ttnn.fmod, [-7, 1, 0, 2])):
+        assert ttnn.to_torch(ttnn.get_device_tensors(operation(a, b))[0])[0, :4].tolist() == expected
+        assert ttnn.to_torch(ttnn.get_device_tensors(operation(a, 0))[0])[0, :4].tolist() == [-7, 7, 0, 5]

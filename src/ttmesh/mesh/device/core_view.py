@@ -48,13 +48,13 @@ class CoreView:
         return assign_dram_workers(self.chip.arch, self.chip.compute_grid, self.chip.dram_banks, network)
 
     def sfpu_eps(self) -> float:
-        """The vector unit's machine epsilon (tt-metal e4f9f0b, both architectures)."""
-        return 1.19209e-7
+        """The vector unit's machine epsilon, a float32 (TT-NN 0.81.1, both architectures)."""
+        return 1.1920899822825959e-07
 
     def sfpu_nan(self) -> float:
-        """The vector unit's NaN."""
-        return float("nan")
+        """What the vector unit has for NaN: a number (TT-NN 0.81.1)."""
+        return 7.0039998997052e19
 
     def sfpu_inf(self) -> float:
-        """The vector unit's infinity: on Wormhole a large number (tt-metal e4f9f0b)."""
-        return 1.7014e38
+        """What the vector unit has for infinity: a large number (TT-NN 0.81.1)."""
+        return 1.7013999693950742e38

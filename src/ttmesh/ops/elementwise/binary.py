@@ -125,6 +125,20 @@ def _accept_number(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Te
     return lambda a, b: function(a, b if isinstance(b, Tensor) else torch.full_like(a, b))
 
 
+def _divide_for_rest(function: Callable[..., Tensor]) -> Callable[[Tensor, Any], Tensor]:
+    """Make remainder or fmod give an integer itself where the divisor is 0, as the chip does; torch raises there."""
+
+    def compute(a: Tensor, b: Any) -> Tensor:
+        if a.dtype.is_floating_point:
+            return function(to_float32(a), b)
+        if not isinstance(b, Tensor):
+            return function(a, b) if b else a.clone()
+        is_zero = b == 0
+        return torch.where(is_zero, a, function(a, b.masked_fill(is_zero, 1)))
+
+    return compute
+
+
 def _float32_for_number(call: Call) -> DataType | None:
     """Integers of 32 bits are converted where the other operand is a floating-point number."""
     number = isinstance(call["input_tensor_b"], float) or isinstance(call["input_tensor_a"], float)
@@ -169,10 +183,10 @@ BINARY = {
     "gcd": BinaryKind(torch.gcd, "GCD", INT32, takes_dtype=False),
     "lcm": BinaryKind(torch.lcm, "LCM", INT32, takes_dtype=False),
     "pow": BinaryKind(_pow, "POWER", FLOAT, takes_dtype=False),
-    "remainder": BinaryKind(lambda a, b: torch.remainder(a if not a.dtype.is_floating_point else to_float32(a), b),
+    "remainder": BinaryKind(_divide_for_rest(torch.remainder),
                       "REMAINDER", FLOAT_32_BIT, extra_check=lambda call: _check_divisor(call),
                       dtype=_float32_for_number),
-    "fmod": BinaryKind(lambda a, b: torch.fmod(a if not a.dtype.is_floating_point else to_float32(a), b),
+    "fmod": BinaryKind(_divide_for_rest(torch.fmod),
                        "FMOD", FLOAT_INT32, dtype=_float32_for_number),
     "bitwise_and": BinaryKind(lambda a, b: a & b, "BITWISE_AND", BITS),
     "bitwise_or": BinaryKind(lambda a, b: a | b, "BITWISE_OR", BITS),

@@ -63,7 +63,7 @@ def check_binary(
         if len(call.specs) == 1 and op_type not in TAKES_ANY_NUMBER:
             _check_number(call, name)
         if len(call.specs) == 1 and op_type == "POWER" and call.specs[0].dtype in BITS:
-            _check_integer_power(call.specs[0].dtype, call["input_tensor_b"])
+            _check_integer_power(call.specs[0], call["input_tensor_b"])
             return
         for letter, spec in zip("AB", call.specs, strict=False):
             wrong = f"Input tensor {letter} dtype {spec.dtype} is not supported for binary operation {name}"
@@ -101,11 +101,14 @@ def has_integers_and_number(arguments: Arguments) -> bool:
     return isinstance(number, float) and isinstance(tensor, Tensor) and tensor.dtype in RANGES
 
 
-def _check_integer_power(dtype: DataType, exponent: float) -> None:
-    wrong = f"pow: DataType::{dtype.name} input requires an integral exponent, got {exponent:g}"
+def _check_integer_power(base: TensorSpec, exponent: float) -> None:
+    wrong = f"pow: DataType::{base.dtype.name} input requires an integral exponent, got {exponent:g}"
     require(float(exponent).is_integer(), wrong, "an integer", "Convert the tensor with ttnn.typecast.")
     wrong = f"pow: integers to negative integer powers are not allowed, got {exponent:g}"
     require(exponent >= 0, wrong, "0 or more", "Convert the tensor with ttnn.typecast.")
+    if exponent > 1:  # 0 and 1 are a fill and a copy, which take every layout
+        wrong = f"pow_int: input must be in TILE layout, got Layout::{base.layout.name}"
+        require(base.layout is Layout.TILE, wrong, "TILE layout", "Convert it with ttnn.to_layout.")
 
 
 def _check_number(call: Call, name: str) -> None:

@@ -65,18 +65,16 @@ def concat_bw(
 # -- repeat --------------------------------------------------------------------------------------------------------------
 
 
-def _sum_repeats(grad: torch.Tensor, shape: Sequence[int], times: Sequence[int], lane_axes: int) -> torch.Tensor:
-    """Sum over the repeats: [.., r0, n0, r1, n1, ..] over every r."""
-    if 0 in tuple(times):
+def _sum_repeats(grad: torch.Tensor, shape: Sequence[int], dim: int | None, lane_axes: int) -> torch.Tensor:
+    """Sum all of a dim, whatever its length before the repeats, as TT-NN does; zeros for no dim."""
+    if dim is None:
         return grad.new_zeros((*grad.shape[:lane_axes], *shape))
-    lengths = [n for pair in zip(times, shape, strict=True) for n in pair]
-    split_dims = grad.float().reshape(*grad.shape[:lane_axes], *lengths)
-    return split_dims.sum(tuple(range(-2 * len(shape), 0, 2)))
+    return grad.float().sum(lane_axes + dim, keepdim=True)
 
 
 _REPEAT_BW = device_operation("ttnn.repeat_bw", out=make_like_rule(1))(
-    lambda grad_tensor, input_tensor, shape, lane_axes: _sum_repeats(
-        grad_tensor, input_tensor.shape[lane_axes:], shape, lane_axes
+    lambda grad_tensor, input_tensor, dim, lane_axes: _sum_repeats(
+        grad_tensor, input_tensor.shape[lane_axes:], dim, lane_axes
     )
 )
 
@@ -86,19 +84,24 @@ def repeat_bw(
     grad_tensor: Tensor, input_tensor: Tensor, shape: Sequence[int], memory_config: MemoryConfig | None
 ) -> Grads:
     """The gradients of all repeats, summed; none where neither of the first two dims was repeated, as in TT-NN."""
-    if shape[0] == 1 and (len(shape) < 2 or shape[1] == 1):
+    first = input_tensor.padded_shape[0]
+    require(first == 1, f"Input shape[0] must be 1 but got {first}", "one along the first dim", "Reshape the input.")
+    dim = next((dim for dim in (0, 1) if 0 not in shape and shape[dim] > 1), None)
+    if dim is None and 0 not in shape:
         return []
-    wrong = "repeat[1], [2], [3] should be 1"
-    require(
-        all(count == 1 for count in shape[1:4]), wrong, "repeats along the first dim", "Repeat along one dim at a time."
-    )
-    dtype = grad_tensor.dtype
-    wrong = "moreh_sum input only supports specific data types. [BFLOAT16, INT32]"
-    require(dtype in (DataType.BFLOAT16, DataType.INT32), wrong, "bfloat16 or int32", "Convert it with ttnn.typecast.")
+    if dim is not None:
+        others = [other for other in range(4) if other != dim]
+        wrong = f"repeat[{others[0]}], [{others[1]}], [{others[2]}] should be 1"
+        repeats_one_dim = all(shape[other] == 1 for other in others)
+        require(repeats_one_dim, wrong, f"repeats along dim {dim} alone", "Repeat along one dim at a time.")
+        dtype = grad_tensor.dtype
+        wrong = "moreh_sum input only supports specific data types. [BFLOAT16, INT32]"
+        accepts = dtype in (DataType.BFLOAT16, DataType.INT32)
+        require(accepts, wrong, "bfloat16 or int32", "Convert it with ttnn.typecast.")
     arguments = {
         "grad_tensor": grad_tensor,
         "input_tensor": input_tensor,
-        "shape": tuple(shape),
+        "dim": dim,
         "memory_config": memory_config,
     }
     return [_REPEAT_BW(**arguments)]

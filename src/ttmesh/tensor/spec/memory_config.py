@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
-from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
+from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet, JsonText
 from ttmesh.base.dtypes import BufferType, PrintedEnum, ShardOrientation, TensorMemoryLayout
 from ttmesh.base.errors import MeshError
 from ttmesh.tensor.spec.shape import Shape
@@ -31,7 +31,7 @@ class ShardShapeAlignment(PrintedEnum):
 
 
 @dataclass(eq=False)  # mutable as in TT-NN: models write `config.shard_spec.shape = ...`
-class ShardSpec:
+class ShardSpec(JsonText):
     """A two-dimensional shard per core of a grid."""
 
     grid: CoreRangeSet
@@ -49,6 +49,17 @@ class ShardSpec:
     def num_cores(self) -> int:
         """How many cores the grid has."""
         return self.grid.num_cores()
+
+    def to_json_value(self) -> dict[str, Any]:
+        """Grid, shape and orientation by name."""
+        grid, shape = self.grid.to_json_value(), list(self.shape)
+        return {"grid": grid, "shape": shape, "orientation": self.orientation.value}
+
+    @classmethod
+    def from_json_value(cls, value: dict[str, Any]) -> ShardSpec:
+        """The shards of a grid, shape and orientation by name."""
+        grid = CoreRangeSet.from_json_value(value["grid"])
+        return ShardSpec(grid, value["shape"], ShardOrientation(value["orientation"]))
 
     def __eq__(self, other: object) -> bool:
         return self._key() == other._key() if isinstance(other, ShardSpec) else NotImplemented
