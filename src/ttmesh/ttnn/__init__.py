@@ -6,6 +6,10 @@ import gc
 import sys
 from typing import Any
 
+_collects = gc.isenabled()
+gc.disable()  # nothing becomes garbage here, and looking for it in all of torch takes a third of the time
+
+# ruff: noqa: E402  (these are what is loaded)
 from ttmesh.base import settings, tracebacks, ttnn_config
 from ttmesh.drift import comparison
 from ttmesh.ops.catalogue.definition import catalogue
@@ -19,9 +23,7 @@ ttnn_config.load_environment()
 comparison.follow_config()
 if settings.get_bool("TT_ALLOC_TRACKING_ENABLED"):
     client.start()
-_collects = gc.isenabled()
-gc.disable()  # nothing becomes garbage here, and looking for it in all of torch takes a third of the time
-load_folder("ttmesh.tensor")  # conversions and indexing fill the operators table
+load_folder("ttmesh.tensor.calls")  # conversions fill the operators table
 load_folder("ttmesh.ops")
 load_folder("ttmesh.ccl")
 if _collects:

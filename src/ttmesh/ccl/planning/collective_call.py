@@ -276,8 +276,7 @@ def collective(
         defined = composite(name, golden=golden, direct=direct, own_options=OWN_OPTIONS)(function)
         collective_names.append(name)
         FREED[name] = _no_device_text(name.rpartition(".")[2])
-        tags = {**TAGS, **no_effect}
-        found = {p: tags[p] for p in defined.parameters() if p in tags and p not in defined.takes}
+        found = {parameter: tag for parameter, tag in {**TAGS, **no_effect}.items() if parameter not in defined.takes}
         PER_OPERATION[name] = {**found, **PER_OPERATION.get(name, {})}
         return defined
 

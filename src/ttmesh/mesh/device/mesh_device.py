@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterable
 from contextvars import ContextVar
 from typing import Any
 
-from rich.console import Console
+import rich
 
 from ttmesh.base.argument_types import refuse_wrong_types
 from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
@@ -134,7 +134,7 @@ class MeshDevice(ChipView, CoreView):
 
     def fabric_report(self) -> None:
         """Print the bytes that crossed each link and the host since the mesh was opened, as a drawing and a table."""
-        Console().print(self.traffic.report())
+        rich.print(self.traffic.report())
 
     # ---- submeshes
 

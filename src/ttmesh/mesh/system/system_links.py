@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from rich.console import Group
+import importlib
+from typing import TYPE_CHECKING
 
 from ttmesh.base.records import shorten_system_name
 from ttmesh.chip.system import System
 from ttmesh.fabric.link_counters import LinkCounters
-from ttmesh.fabric.link_report import fabric_report
 from ttmesh.fabric.routes import Routes
+
+if TYPE_CHECKING:
+    from rich.console import Group
 
 
 class SystemTraffic:
@@ -22,4 +25,8 @@ class SystemTraffic:
 
     def report(self) -> Group:
         """The load of every link, on a drawing of the system's grid and as a table."""
-        return fabric_report(self._system.grid, self._system.links, self.counters.loads(), title=self._system.name)
+        link_report = importlib.import_module("ttmesh.fabric.link_report")  # takes 20 ms, so only when it is wanted
+        report: Group = link_report.fabric_report(
+            self._system.grid, self._system.links, self.counters.loads(), title=self._system.name
+        )
+        return report
