@@ -43,6 +43,7 @@ from ttmesh.ccl.collectives.point_to_point import p2p_compute_intermediate_tenso
 from ttmesh.ccl.collectives.usable_topology import get_usable_topology as get_usable_topology
 from ttmesh.ccl.experts.expert_modes import DispatchAlgorithm as DispatchAlgorithm, MoEActivationFunction as MoEActivationFunction, WorkerMode as WorkerMode
 from ttmesh.ccl.fused.fused_minimal_matmul import MMSignalAggregatorMode as MMSignalAggregatorMode
+from ttmesh.ccl.planning.link_limits import get_num_links as get_num_links
 from ttmesh.ccl.planning.reduction_terms import ReduceType as ReduceType
 from ttmesh.ccl.sockets.mesh_sockets import MeshSocket as MeshSocket, create_socket_pair as create_socket_pair
 from ttmesh.ccl.sockets.socket_config import MeshCoreCoord as MeshCoreCoord, SocketConfig as SocketConfig, SocketConnection as SocketConnection, SocketEndpoint as SocketEndpoint, SocketMemoryConfig as SocketMemoryConfig
