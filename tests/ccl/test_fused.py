@@ -257,3 +257,48 @@ def test_every_chip_of_the_axis_gets_the_heads_of_its_users() -> None:
         assert torch.allclose(lanes_of(q)[0, 1, 0], total[0, 0, 0, 0, :, :256].reshape(8, 8, 32), atol=1e-3)
         assert torch.allclose(lanes_of(k)[1, 1, 0, :, :1], total[1, 0, 0, 0, :, None, 256:288], atol=1e-3)
         assert torch.allclose(lanes_of(v)[1, 1, 0, :, :1], total[1, 0, 0, 0, :, None, 288:], atol=1e-3)
+
+
+@pytest.mark.parametrize("layout", [TILE, Layout.ROW_MAJOR])
+def test_heads_of_rows_stay_rows_and_are_concatenated_as_tiles(layout: Layout) -> None:
+    with opened((2, 4)) as mesh:
+        values = random_lanes((2, 4), (1, 8, 8, 32), bfloat16)
+        cores = ttnn.CoreRangeSet([ttnn.CoreRange((0, 0), (7, 0))])
+        height = 8 if layout is Layout.ROW_MAJOR else 32
+        users = ttnn.create_sharded_memory_config(
+            (height, 32), cores, ttnn.ShardStrategy.HEIGHT, use_height_and_width_as_shard_shape=True
+        )
+        heads = ttnn.to_memory_config(on(mesh, values, bfloat16, layout=layout), users)
+        wide = ttnn.create_sharded_memory_config(
+            (32, 32), cores, ttnn.ShardStrategy.WIDTH, use_height_and_width_as_shard_shape=True
+        )
+
+        joined = ttnn.experimental.all_gather_concat(
+            heads, heads, 1, 1, mesh, None, num_heads=8, memory_config=wide, topology=ttnn.Topology.Linear
+        )
+
+        assert (joined.layout, tuple(joined.shape), joined.memory_config()) == (TILE, (1, 1, 32, 256), wide)
+        everyone = values[0, :, 0].reshape(32, 256)
+        assert torch.equal(lanes_of(joined)[0, 3, 0, 0], everyone)
+
+
+def test_the_heads_of_a_projection_in_rows_are_rows_without_padding() -> None:
+    with opened((2, 4)) as mesh:
+        values = random_lanes((2, 4), (1, 1, 32, 10 * 32), float32)
+        grid = ttnn.CoreRangeSet([ttnn.CoreRange((0, 0), (7, 3))])
+        rows = ttnn.CoreRangeSet([ttnn.CoreRange((0, 0), (4, 1))])
+        sharded = ttnn.create_sharded_memory_config(
+            (32, 32), rows, ttnn.ShardStrategy.WIDTH, use_height_and_width_as_shard_shape=True
+        )
+        config = ttnn.create_sharded_memory_config(
+            (32, 32), grid, ttnn.ShardStrategy.HEIGHT, use_height_and_width_as_shard_shape=True
+        )
+        x = ttnn.to_memory_config(on(mesh, values, float32, layout=Layout.ROW_MAJOR), sharded)
+
+        q, k, v = ttnn.experimental.llama_rs_create_heads(
+            x, None, 3, None, None, 1, mesh, ttnn.Topology.Linear, num_links=1, num_heads=8, num_kv_heads=1,
+            memory_config=sharded, qkv_memory_config=config,
+        )  # fmt: skip
+
+        assert [heads.layout for heads in (q, k, v)] == [Layout.ROW_MAJOR] * 3
+        assert [tuple(heads.memory_config().shard_spec.shape) for heads in (q, k, v)] == [(8, 32)] * 3

@@ -41,6 +41,8 @@ def gather_spec(request: Request, dim: int, shape: Sequence[int]) -> TensorSpec:
 def is_composed_gather(request: Request, dim: int, shape: Sequence[int]) -> bool:
     """TT-NN's rule: its own program writes whole pages only, as they are."""
     held = request.tensor.spec
+    if request["fused"]:
+        return False
     if held.shape[dim] != held.padded_shape[dim - len(held.shape)]:
         return True
     if brings_semaphores(request):

@@ -165,8 +165,12 @@ def gather(
     num_workers_per_link: int | None = None,
     num_buffers_per_channel: int | None = None,
     sub_core_grids: object = None,
+    fused: bool = False,
 ) -> Tensor:
-    """All shards concatenated along a dim, on every chip; `replicates_axis`: the output topology of the async forms."""
+    """All shards concatenated along a dim, on every chip.
+
+    `replicates_axis`: the output topology of the async forms; `fused`: part of another operation's one program.
+    """
     mesh = mesh_of(name, [tensor])
     check_axis(mesh, cluster_axis, name)
     no_barrier = multi_device_global_semaphore is not None and barrier_semaphore is None
@@ -180,6 +184,7 @@ def gather(
         "tuning": tuning,
         "semaphores": None if multi_device_global_semaphore is None else len(multi_device_global_semaphore),
         **common_options(name, mesh, mode, num_links, subdevice_id),
+        "fused": fused,
     }  # fmt: skip
     if output is not None and _ignores_output(Request(name, mesh, (tensor,), (), options)):
         output = None

@@ -10,7 +10,7 @@ from ttmesh.ccl.planning.collective_call import Request, collective, mesh_of
 from ttmesh.ccl.planning.group_plan import check_axis, find_usable_topology
 from ttmesh.fabric.fabric_config import Topology
 from ttmesh.mesh.allocation.sub_devices import SubDeviceId
-from ttmesh.ops.attention.decode_heads import split_scattered_heads
+from ttmesh.ops.attention.decode_heads import concat_gathered_heads, split_scattered_heads
 from ttmesh.ops.catalogue.definition import OpFunction, catalogue
 from ttmesh.tensor.spec.memory_config import L1_MEMORY_CONFIG, MemoryConfig
 from ttmesh.tensor.tensor import Tensor
@@ -187,13 +187,12 @@ def all_gather_concat(
     subdevice_id: SubDeviceId | None = None,
 ) -> Tensor:
     """The gathered heads, concatenated."""
+    name = "ttnn.experimental.all_gather_concat"
     gathered = gather(
-        "ttnn.experimental.all_gather_concat", input_tensor, dim, cluster_axis=cluster_axis,
-        topology=topology or Topology.Linear, num_links=num_links, subdevice_id=subdevice_id, replicates_axis=True,
+        name, input_tensor, dim, cluster_axis=cluster_axis, memory_config=L1_MEMORY_CONFIG, num_links=num_links,
+        topology=topology or Topology.Linear, subdevice_id=subdevice_id, replicates_axis=True, fused=True,
     )  # fmt: skip
-    result: Tensor = find_operation("ttnn.experimental.nlp_concat_heads_decode")(
-        gathered, num_heads=num_heads, memory_config=memory_config
-    )
+    result: Tensor = concat_gathered_heads(input_tensor=gathered, num_heads=num_heads, memory_config=memory_config)
     return result
 
 

@@ -98,8 +98,11 @@ def _count_from_zero(count: int, like: Lanes) -> Lanes:
 
 
 def _scattered_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    """Queries, keys and values each on as many cores as users, one group after the other, all with the queries' shape."""
-    config = call["qkv_memory_config"]
+    """Queries, keys and values each on as many cores as users, one group after the other, all with the queries' shape.
+
+    Rows stay rows, without padding to tiles.
+    """
+    config, layout = call["qkv_memory_config"], call.specs[0].layout
     grid, (shape, _) = config.shard_spec.grid, inferred[0]
     first, users = grid.ranges()[0].start, shape[1]
     starts = [first]
@@ -108,9 +111,9 @@ def _scattered_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     specs = []
     for start in starts:
         cores = num_cores_to_corerangeset_in_subcoregrids(start, users, grid, row_wise=True)
-        shard = ShardSpec(cores, (_round_up_to_tile(shape[2]), shape[3]))
-        memory_config = MemoryConfig(config.memory_layout, config.buffer_type, shard)
-        specs.append(TensorSpec(shape, call.specs[0].dtype, Layout.TILE, memory_config=memory_config))
+        height = shape[2] if layout is Layout.ROW_MAJOR else _round_up_to_tile(shape[2])
+        memory_config = MemoryConfig(config.memory_layout, config.buffer_type, ShardSpec(cores, (height, shape[3])))
+        specs.append(TensorSpec(shape, call.specs[0].dtype, layout, memory_config=memory_config))
     return specs
 
 
@@ -143,6 +146,12 @@ def _concat_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [spec if requested is None else spec.with_memory_config(requested)]
 
 
+def _concat_users(heads: Lanes, number: int) -> Lanes:
+    rows = heads[..., :number, :].flatten(-2)
+    missing = max(TILE - rows.shape[-2], 0)  # TT-NN pads the users to a full tile
+    return F.pad(rows, (0, 0, 0, missing)).unsqueeze(-3)
+
+
 @op(
     "ttnn.experimental.nlp_concat_heads_decode",
     golden=goldens.concat_heads_decode,
@@ -151,9 +160,17 @@ def _concat_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 )
 def nlp_concat_heads_decode(input_tensor: Lanes, num_heads: int) -> Lanes:
     """[1, users, heads, dim] → [1, 1, users, heads · dim], one head per core."""
-    rows = input_tensor[..., :num_heads, :].flatten(-2)
-    missing = max(TILE - rows.shape[-2], 0)  # TT-NN pads the users to a full tile
-    return F.pad(rows, (0, 0, 0, missing)).unsqueeze(-3)
+    return _concat_users(input_tensor, num_heads)
+
+
+def _gathered_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    return [TensorSpec(inferred[0][0], call.specs[0].dtype, Layout.TILE, memory_config=call["memory_config"])]
+
+
+@device_operation("ttnn.experimental.all_gather_concat", out=_gathered_spec, programs=lambda call: ())
+def concat_gathered_heads(input_tensor: Lanes, num_heads: int) -> Lanes:
+    """The heads of the users of all chips, concatenated."""
+    return _concat_users(input_tensor, num_heads)
 
 
 def _slice_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
