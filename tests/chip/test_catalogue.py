@@ -14,8 +14,8 @@ from ttmesh.base.geometry import MeshShape
 from ttmesh.chip.catalogue import chip_names, load_chip, load_system, system_names
 
 FACTS = Path(__file__).parents[2].parent / "shared" / "facts"
-# Ours: the same boards, cabled in rings or two side by side.
-OWN = {"galaxy_torus_x", "galaxy_torus_y", "galaxy_torus_xy", "dual_galaxy", "dual_galaxy_torus_xy"}
+# Ours: the same boards, cabled in rings, two side by side or four.
+OWN = {"galaxy_torus_x", "galaxy_torus_y", "galaxy_torus_xy", "dual_galaxy", "dual_galaxy_torus_xy", "quad_galaxy"}
 
 
 def test_t3000_is_the_box_that_was_seen() -> None:

@@ -42,6 +42,7 @@ _BY_SYSTEM = {
     "galaxy": ClusterType.GALAXY,
     "dual_galaxy": ClusterType.GALAXY,
     "dual_galaxy_torus_xy": ClusterType.GALAXY,
+    "quad_galaxy": ClusterType.GALAXY,
     "p100": ClusterType.P100,
     "p150": ClusterType.P150,
     "p150x2": ClusterType.P150_X2,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 
 import torch
@@ -26,6 +27,8 @@ from ttmesh.tensor.calls.operation import Call, Case
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
+
+TILE = 32
 
 
 def _check_concat(call: Call) -> None:
@@ -123,23 +126,29 @@ def stack(input_tensors: Sequence[Tensor], dim: int) -> Tensor:
     return result
 
 
-def _splits_in_two(tensor: Tensor, dim: int, sizes: Sequence[int]) -> bool:
-    """Whether one program makes both halves: whole tiles of four dims, split along the last."""
-    if tensor.device() is None or tensor.layout is not Layout.TILE or len(tensor.shape) != 4 or dim != -1:
+def _splits_at_once(tensor: Tensor, dim: int, sizes: Sequence[int]) -> bool:
+    """Whether one program makes all pieces: equal ones of whole tiles along the last dim, of two rows of tiles or more."""
+    mesh, shape, number = tensor.device(), tensor.shape, len(sizes)
+    if mesh is None or tensor.layout is not Layout.TILE or len(shape) < 2 or dim != -1 or number < 2:
         return False
-    return len(sizes) == 2 and sizes[0] == sizes[1] and sizes[0] % 32 == 0 and tensor.shape[-2] % 32 == 0
+    if min(sizes) != max(sizes) or shape[-1] % TILE or shape[-1] // TILE % number or min(shape[-2:]) < 2 * TILE:
+        return False
+    grid, leading = mesh.compute_with_storage_grid_size(), [1, 1, *shape[:-2]]
+    batches, depth = math.prod(leading[:-1]), leading[-1]
+    fits = (batches * depth if number == 2 else depth) <= grid.x and number <= grid.y
+    return fits and (number == 2 or batches == 1)
 
 
-def _halves_specs(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    """Halves of a sharded tensor come out in DRAM."""
+def _piece_specs(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    """Pieces of a sharded tensor come out in DRAM."""
     sharded = call.specs[0].memory_config.is_sharded()
     memory = DRAM_MEMORY_CONFIG if sharded else None
     return [make_output_spec(call, shape, memory_config=memory, result=i) for i, (shape, _) in enumerate(inferred)]
 
 
-@device_operation("ttnn.split", out=_halves_specs)
-def _make_halves(input_tensor: torch.Tensor) -> list[torch.Tensor]:
-    return list(input_tensor.chunk(2, dim=-1))
+@device_operation("ttnn.split", out=_piece_specs)
+def _make_pieces(input_tensor: torch.Tensor, number: int) -> list[torch.Tensor]:
+    return list(input_tensor.chunk(number, dim=-1))
 
 
 @composite("ttnn.split", golden=goldens.split)
@@ -163,9 +172,9 @@ def split(
             f"{sum(sizes)}"
         )
         require(sum(sizes) == extent, wrong, f"sizes that add up to {extent}", "Check the sum of the sizes.")
-    if _splits_in_two(input_tensor, position, sizes):
-        halves: list[Tensor] = _make_halves(input_tensor=input_tensor, memory_config=memory_config)
-        return halves
+    if _splits_at_once(input_tensor, position, sizes):
+        pieces: list[Tensor] = _make_pieces(input_tensor=input_tensor, number=len(sizes), memory_config=memory_config)
+        return pieces
     slices, start = [], 0
     for size in sizes:
         starts, ends = [0] * len(shape), list(shape)
