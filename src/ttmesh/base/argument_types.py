@@ -137,6 +137,8 @@ def explain_arguments(function: Callable[..., Any], args: tuple[Any, ...], kwarg
         return None
     for name, value in given.items():
         wanted = _list_classes(hints.get(name))
+        if not wanted and isinstance(value, str) and (reason := explain_plain_value(name, value)):
+            return reason
         if wanted and not isinstance(value, wanted):
             names = " or ".join(f"ttnn.{kind.__name__}" for kind in wanted if kind is not type(None))
             module = type(value).__module__.partition(".")[0]
