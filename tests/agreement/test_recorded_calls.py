@@ -12,6 +12,7 @@ CHIP = (
     "one_chip_compositions.jsonl",
     "one_chip_pools_and_gradients.jsonl",
     "one_chip_refusals.jsonl",
+    "one_chip_mixed_operands.jsonl",
 )
 MESH = ("mesh_2x4.jsonl", "mesh_2x4_compositions.jsonl", "mesh_2x4_collectives.jsonl")
 

@@ -36,6 +36,7 @@ def test_the_page_gives_every_reason() -> None:
 
 # Their checks look at the types of these arguments only, which are part of the key.
 TYPES_ONLY = {
+    "ttnn.where",
     "ttnn.lerp", "ttnn.clamp", "ttnn.clip", "ttnn.quantize", "ttnn.dequantize", "ttnn.requantize", "ttnn.multiply",
     "ttnn.multiply_", "ttnn.div", "ttnn.divide_", "ttnn.scale_mask_softmax", "ttnn.scale_mask_softmax_in_place",
     "ttnn.scale_causal_mask_hw_dims_softmax_in_place",

@@ -12,20 +12,27 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ttmesh.base.errors import MeshError, NotEmulatedError
 from ttmesh.base.signals import signals
-from ttmesh.ops.catalogue.elementwise_compositions import check_composition, composition_stages
+from ttmesh.ops.catalogue.elementwise_compositions import (
+    check_composition,
+    composition_specs,
+    composition_stages,
+)
 from ttmesh.ops.catalogue.fpu_defaults import FpuRule, fpu_rules
 from ttmesh.ops.catalogue.input_rules import check_inputs
 from ttmesh.ops.catalogue.op_function import NO_NAMES, select_arguments
 from ttmesh.ops.catalogue.op_function import Golden as Golden
 from ttmesh.ops.catalogue.op_function import OpFunction as OpFunction
+from ttmesh.ops.catalogue.planned_calls import PlannedFunction, functions
 from ttmesh.ops.catalogue.signatures import list_parameters
 from ttmesh.ops.catalogue.spec_rules import like_first
+from ttmesh.ops.configs.shard_requirements import require_shards
 from ttmesh.tensor.calls.call_records import report_calls
 from ttmesh.tensor.calls.gate import DeviceOperation
 from ttmesh.tensor.calls.lane_calls import Arguments
@@ -82,7 +89,7 @@ def device_operation(
         operation = Operation(
             name,
             lane,
-            out,
+            require_shards(name, composition_specs(name, out)),
             check=check_composition(name, check_inputs(name, check)),
             topology=topology,
             runtime=frozenset(runtime),
@@ -127,13 +134,14 @@ def op(
     alias: Callable[[Call], Sequence[int] | None] | None = None,
     min_rank: int = 0,
     fpu: FpuRule | None = None,
-    hands_back: str | None = None,
+    hands_back: str | Callable[[Arguments], Any] | None = None,
     shares_result: bool = False,
 ) -> Callable[[Callable[..., Any]], OpFunction]:
     """Define a lane function as the operation of this name.
 
     Args:
-        hands_back: the argument that TT-NN returns as the first of the results, on the memory where it is.
+        hands_back: the argument that TT-NN returns as the first of the results, on the memory where it is, or a function
+          that finds it.
         shares_result: TT-NN returns one tensor as both of two results.
         names: a parameter's name in overloads -> its name in the lane function; the other arguments are those of
           `device_operation`.
@@ -148,7 +156,8 @@ def op(
         operation = make(lane).operation
         run = functools.partial(launch, operation)
         if hands_back is not None:
-            run = functools.partial(_launch_and_hand_back, operation, hands_back)
+            find = operator.itemgetter(hands_back) if isinstance(hands_back, str) else hands_back
+            run = functools.partial(_launch_and_hand_back, operation, find)
         if shares_result:
             run = functools.partial(_launch_and_share, operation)
         taken = operation.lane_arguments.union(OUTPUTS if operation.outputs is None else operation.outputs)
@@ -161,11 +170,11 @@ def op(
     return decorate
 
 
-def _launch_and_hand_back(operation: Operation, name: str, arguments: Arguments) -> Any:
+def _launch_and_hand_back(operation: Operation, find: Callable[[Arguments], Any], arguments: Arguments) -> Any:
     """Run an operation whose first result is one of its arguments."""
-    results, handed = launch(operation, arguments), arguments[name]
+    results, handed = launch(operation, arguments), find(arguments)
     given = any(arguments.get(target) is not None for target in operation.outputs or ())
-    if given or results[0] is None or tuple(results[0].shape) != tuple(handed.shape):
+    if given or handed is None or results[0] is None or tuple(results[0].shape) != tuple(handed.shape):
         return results
     results[0].deallocate(force=True)
     return [separate(handed), *results[1:]]
@@ -270,5 +279,7 @@ def define(
     """Add an operation to the catalogue."""
     assert name not in catalogue, f"{name} is defined twice"
     function = OpFunction(name, call, golden, doc, operation, names, takes, direct, own_options)
+    if operation is not None:
+        functions[name] = PlannedFunction(function, operation)
     catalogue[name] = Entry(name, function, operation, golden)
     return function

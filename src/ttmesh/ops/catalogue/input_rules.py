@@ -87,6 +87,15 @@ UNARY: Mapping[str, InputRule] = {
     **_unary("leaky_relu", (INT32,)),
 }
 
+_IN_CHAINS = {
+    **UNARY,
+    **_unary("abs", (INT32,)),
+    **_unary("add=ADD_UNARY_SFPU subtract=SUB_UNARY_SFPU", (UINT16, UINT8)),
+}
+UNARY_TYPES: Mapping[str, InputRule] = {  # by the type that chains name
+    rule.wrong_dtype.partition("UnaryOpType::")[2].partition(" ")[0]: rule for rule in _IN_CHAINS.values()
+}
+
 _GENERIC = InputRule(
     frozenset({FLOAT32, BFLOAT16, BFLOAT8_B, UINT32, INT32}),
     "Only FLOAT32, BFLOAT16, BFLOAT8_B, and UINT32 are supported for generic reduction (INT32 is supported for "

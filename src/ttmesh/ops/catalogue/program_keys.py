@@ -69,20 +69,29 @@ def binary_programs(op_type: str) -> Programs:
     """A rule for the program key: formats, memory, layouts, broadcasting and activations, but not volumes."""
 
     def programs(call: Call) -> tuple[Hashable, ...]:
-        given = call.outputs[0] if call.outputs else None
         if any(not prod(spec.shape) for spec in call.specs):
             return ()  # an empty tensor launches nothing
-        chains = tuple(tuple(map(as_unary, call[name] or ())) for name in CHAINS)
-        dtype = given.dtype if given is not None else call["dtype"] or call.specs[0].dtype
-        options = tuple(call[name] or None for name in ("rounding_mode", "fast_and_approximate_mode", "equal_nan"))
-        number = call["input_tensor_b"] if op_type in BY_VALUE and len(call.specs) == 1 else None
-        places = find_broadcast_operands(call) if len(call.specs) > 1 else ("number", number)
-        key = binary_key(
-            op_type, call.specs, dtype, output_memory(call), places, chains, options, call["sub_core_grids"]
-        )
-        return (key,)
+        return (binary_call_key(op_type, call, call.specs),)
 
     return programs
+
+
+def binary_call_key(
+    op_type: str, call: Call, specs: Sequence[TensorSpec], output: MemoryConfig | None = None, *, rounds: bool = True
+) -> Hashable:
+    """The program of a call whose operands were converted to these specs."""
+    given = call.outputs[0] if call.outputs else None
+    chains = tuple(tuple(map(as_unary, call[name] or ())) for name in CHAINS)
+    dtype = given.dtype if given is not None else call["dtype"] or specs[0].dtype
+    mode = call["rounding_mode"] or None if rounds else None
+    options = (mode, *(call[name] or None for name in ("fast_and_approximate_mode", "equal_nan")))
+    number = call["input_tensor_b"] if op_type in BY_VALUE and len(specs) == 1 else None
+    places = find_broadcast_operands(specs) if len(specs) > 1 else ("number", number)
+    follows = len(specs) > 1 and given is None and call["memory_config"] is None
+    return binary_key(
+        op_type, specs, dtype, output or output_memory(call), places, chains, options, call["sub_core_grids"],
+        follows=follows,
+    )  # fmt: skip
 
 
 def binary_key(
@@ -94,10 +103,16 @@ def binary_key(
     chains: Hashable = NO_CHAINS,
     options: Hashable = (None, None, None),
     cores: Hashable = None,
+    *,
+    follows: bool = False,
 ) -> Hashable:
-    """Two tensors, or a tensor and a number (`places` is then "number" and, where each is a program, its value)."""
+    """Two tensors, or a tensor and a number (`places` is then "number" and, where each is a program, its value).
+
+    `follows`: no memory was asked for. Shards that follow the operands' are a program of their own.
+    """
     operands = tuple((s.dtype, s.memory_config, s.layout, _shard_volume(s)) for s in specs)
-    return op_type, operands, chains, dtype, options, output, cores, places
+    own = follows and output.is_sharded()
+    return op_type, operands, chains, dtype, options, output, cores, places, own
 
 
 def ternary_programs(op_type: str, *operands: str) -> Programs:
@@ -107,20 +122,30 @@ def ternary_programs(op_type: str, *operands: str) -> Programs:
         if all(isinstance(call[name], int | float) for name in operands[1:]):
             numbers = tuple(call[name] for name in operands[1:])
             return ((op_type, "numbers", unary_key(op_type, call.specs[0], output_memory(call), numbers)),)
-        kinds = "".join("S" if isinstance(call[name], int | float) else "T" for name in operands)
-        shapes = tuple(tuple((1, 1, *spec.shape)[-2:]) for spec in call.specs)
-        return (ternary_key(op_type, kinds, call.specs, output_memory(call), shapes),)
+        return (ternary_call_key(op_type, operands, call, call.specs),)
 
     return programs
 
 
+def ternary_call_key(op_type: str, operands: Sequence[str], call: Call, specs: Sequence[TensorSpec]) -> Hashable:
+    """The program of a call whose tensors were converted to these specs."""
+    kinds = "".join("S" if isinstance(call[name], int | float) else "T" for name in operands)
+    if op_type == "WHERE" and len(specs) == 2:  # a binary program, in the memory of the value
+        given = call.outputs[0] if call.outputs else None
+        output = given.memory_config() if given is not None else call["memory_config"] or specs[1].memory_config
+        places = find_broadcast_operands(specs)
+        return binary_key(f"WHERE_{kinds}", specs, specs[1].dtype, output, places)
+    shapes = tuple(tuple((1, 1, *spec.shape)[-2:]) for spec in specs)
+    broadcast = shapes if len(set(shapes)) > 1 else ()
+    return ternary_key(op_type, kinds, specs, output_memory(call), broadcast)
+
+
 def ternary_key(
-    op_type: str, kinds: str, specs: Sequence[TensorSpec], output: MemoryConfig, shapes: tuple[Hashable, ...]
+    op_type: str, kinds: str, specs: Sequence[TensorSpec], output: MemoryConfig, broadcast: tuple[Hashable, ...]
 ) -> Hashable:
-    """The height and width of the operands count, but for a `where` of one tensor and one number."""
-    operands = tuple((s.dtype, s.memory_config, s.layout, _shard_volume(s)) for s in specs)
-    counted = shapes if op_type != "WHERE" or "S" not in kinds or len(set(shapes)) > 1 else ()
-    return op_type, kinds, operands, output, counted
+    """The volumes of the operands count."""
+    operands = tuple((s.dtype, s.memory_config, s.layout, _shard_volume(s), prod(s.padded_shape)) for s in specs)
+    return op_type, kinds, operands, output, broadcast
 
 
 def output_memory(call: Call) -> MemoryConfig:
@@ -131,9 +156,9 @@ def output_memory(call: Call) -> MemoryConfig:
     return call["memory_config"] or call.specs[0].memory_config
 
 
-def find_broadcast_operands(call: Call) -> tuple[bool, bool, bool, bool]:
+def find_broadcast_operands(specs: Sequence[TensorSpec]) -> tuple[bool, bool, bool, bool]:
     """Whether the first and the second operand are broadcast along rows and along columns within a tile."""
-    (a_h, a_w), (b_h, b_w) = (((1, 1, *spec.shape)[-2:]) for spec in call.specs[:2])
+    (a_h, a_w), (b_h, b_w) = (((1, 1, *spec.shape)[-2:]) for spec in specs[:2])
     return (a_h == 1 and b_h != 1, a_w == 1 and b_w != 1, b_h == 1 and a_h != 1, b_w == 1 and a_w != 1)
 
 

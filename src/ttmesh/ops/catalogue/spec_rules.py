@@ -65,13 +65,13 @@ def make_output_spec(
     result_layout = layout if layout is not None else spec.layout
     tile = spec.tile if spec.layout is Layout.TILE and result_layout is Layout.TILE else None
     if config.is_sharded() and config.shard_spec is None and config.nd_shard_spec is None:
-        unsharded = TensorSpec(shape, result_dtype, result_layout, tile=tile)
-        source_is_sharded = spec.memory_config.shard_spec is not None
-        config = (
-            fit_shards(config, unsharded, spec.memory_config)
-            if source_is_sharded
-            else shard_over_all_cores(config, unsharded, call)
-        )
+        unsharded, held = TensorSpec(shape, result_dtype, result_layout, tile=tile), spec.memory_config.shard_spec
+        if held is None:
+            config = shard_over_all_cores(config, unsharded, call)
+        elif tuple(shape) == tuple(spec.shape):
+            config = MemoryConfig(config.memory_layout, config.buffer_type, held)
+        else:
+            config = fit_shards(config, unsharded, spec.memory_config)
     return TensorSpec(shape, result_dtype, result_layout, tile=tile, memory_config=config)
 
 
@@ -97,7 +97,7 @@ def fit_shards(config: MemoryConfig, spec: TensorSpec, source: MemoryConfig) -> 
     shards = source.shard_spec
     if shards is None:
         raise ShapeError(
-            f"MemoryConfig must have Shard Spec specified for sharded memory layout; got {config}",
+            f"bad optional access: MemoryConfig must have Shard Spec specified for sharded memory layout; got {config}",
             expected="a shard_spec, or a sharded input to take the cores from",
             fix="Use create_sharded_memory_config.",
         )

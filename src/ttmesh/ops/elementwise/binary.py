@@ -42,7 +42,7 @@ from ttmesh.ops.elementwise.fpu_binary import specialise_addition
 from ttmesh.ops.goldens import operands as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import equalize_ranks
 from ttmesh.ops.lane_functions.unary_functions import pack_nan, to_float32
-from ttmesh.ops.stages.composite_stages import row_shard_stages
+from ttmesh.ops.stages.binary_stages import binary_stages
 from ttmesh.tensor.calls.lane_calls import rounds_result
 from ttmesh.tensor.calls.operation import Call, Case, Specialise
 from ttmesh.tensor.operators import fill
@@ -314,13 +314,13 @@ def _define_binary(name: str, kind: BinaryKind) -> OpFunction:
     if kind.in_place:
         in_place[name] = op(
             f"ttnn.{name}_", golden=goldens.IN_PLACE[name], out=binary_spec(), check=check, runtime=runtime,
-            programs=programs, scratch=binary_buffers, writes="input_tensor_a", names=OPERANDS,
-            specialise=specialise, recheck=recheck,
+            programs=programs, stages=binary_stages(kind.op_type), scratch=binary_buffers, writes="input_tensor_a",
+            names=OPERANDS, specialise=specialise, recheck=recheck,
         )(lane)  # fmt: skip
     rule = binary_spec(kind.dtype, takes_dtype=kind.takes_dtype)
     return op(
         f"ttnn.{name}", golden=goldens.BINARY[name], out=rule, check=check, runtime=runtime, programs=programs,
-        stages=row_shard_stages(kind.op_type),
+        stages=binary_stages(kind.op_type),
         scratch=binary_buffers, names=OPERANDS, specialise=specialise,
         recheck=kind.extra_check is not None or recheck,
     )(lane)  # fmt: skip
@@ -335,6 +335,7 @@ binary = {name: _define_binary(name, kind) for name, kind in BINARY.items()}
     out=binary_spec(_float32_for_isclose),
     check=check_binary("ISCLOSE", FLOAT_INT32, mixed=True),
     programs=binary_programs("ISCLOSE"),
+    stages=binary_stages("ISCLOSE"),
     scratch=binary_buffers,
 )
 def isclose(
@@ -435,13 +436,13 @@ def _div_lane(
 div = op(
     "ttnn.div", golden=goldens.div, out=binary_spec(_div_dtype, takes_dtype=False), check=check_div,
     programs=binary_programs("DIV"), scratch=binary_buffers, runtime=("input_tensor_b",), names=OPERANDS,
-    stages=row_shard_stages("DIV"), specialise=_specialise_division,
+    stages=binary_stages("DIV"), specialise=_specialise_division,
 )(_div_lane)  # fmt: skip
 alias("ttnn.divide", div)
 divide_ = op(
     "ttnn.divide_", golden=goldens.div, out=binary_spec(), check=check_div, runtime=("input_tensor_b",),
-    programs=binary_programs("DIV"), scratch=binary_buffers, writes="input_tensor_a", names=OPERANDS,
-    specialise=_specialise_division,
+    programs=binary_programs("DIV"), stages=binary_stages("DIV"), scratch=binary_buffers, writes="input_tensor_a",
+    names=OPERANDS, specialise=_specialise_division,
 )(_div_lane)  # fmt: skip
 
 for _short, _name in {"sub": "subtract", "mul": "multiply"}.items():

@@ -1,14 +1,15 @@
-"""Gradients of binary and ternary operations, in float32; each is summed over the dims its operand was broadcast along."""
+"""Gradients of binary and ternary operations, in float32."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ttmesh.base.dtypes import BLOCK_FLOATS
 from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.definition import OpFunction, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
@@ -16,6 +17,7 @@ from ttmesh.ops.elementwise.ternary import equalize_operands
 from ttmesh.ops.elementwise.unary_backward import GRADIENTS
 from ttmesh.ops.goldens import autodiff as goldens
 from ttmesh.ops.lane_functions.unary_functions import to_float32
+from ttmesh.tensor.calls.lane_calls import Arguments
 from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
@@ -104,6 +106,18 @@ BINARY: dict[str, Gradients] = {
 }
 
 
+def _hand_gradient_back(arguments: Arguments) -> Any:
+    """The gradient itself, where it is assigned to one tensor alone."""
+    return arguments["grad_tensor"] if arguments.get("other_tensor") is None else None
+
+
+HANDED_BACK: Mapping[str, str | Callable[[Arguments], Any]] = {
+    "fmod": "grad_tensor",
+    "remainder": "grad_tensor",
+    "assign": _hand_gradient_back,
+}
+
+
 def gradient_specs(call: Call, inferred: Inferred) -> list[TensorSpec]:
     """Every gradient has the spec of its operand; the first tensor is the incoming gradient."""
     required = call["are_required_outputs"] or ALL
@@ -121,6 +135,9 @@ def _check(call: Call) -> None:
     require(
         required is None or any(required), wrong, "are_required_outputs with a True", "Ask for at least one gradient."
     )
+    blocks = call.name.startswith("ttnn.logaddexp") and any(spec.dtype in BLOCK_FLOATS for spec in call.specs)
+    wrong = "BFLOAT8_B/BFLOAT4_B dtypes are not supported !!"
+    require(not blocks, wrong, "bfloat16 or float32", "Convert it with ttnn.typecast.")
     rounding, approximation = call["rounding_mode"], call["approximate"]
     wrong = "Incorrect rounding mode (expected None, 'trunc', or 'floor')"
     require(
@@ -139,6 +156,8 @@ def _check(call: Call) -> None:
 
 
 def _define_gradients(name: str, gradients: Gradients) -> OpFunction:
+    sums = name == "mul"  # by a program of its own; elsewhere a gradient has the shape of what it is computed from
+
     def lane(
         grad_tensor: Tensor,
         input_tensor: Tensor,
@@ -153,8 +172,10 @@ def _define_gradients(name: str, gradients: Gradients) -> OpFunction:
             *(to_float32(x) if isinstance(x, Tensor) else x for x in (grad_tensor, input_tensor, other_tensor)),
         )
         computed = gradients(g, a, b, **options)
+        if name in HANDED_BACK:
+            computed = (to_float32(grad_tensor), *computed[1:])
         return [
-            sum_to_operand(gradient, operand, lane_axes) if is_required else None
+            (sum_to_operand(gradient, operand, lane_axes) if sums else gradient) if is_required else None
             for gradient, operand, is_required in zip(computed, operands, are_required_outputs, strict=False)
         ]
 
@@ -177,7 +198,7 @@ def _define_gradients(name: str, gradients: Gradients) -> OpFunction:
         outputs=("input_grad", "other_grad"),
         names=NAMES,
         takes=arguments_taken,
-        hands_back="grad_tensor" if name in ("fmod", "remainder") else None,
+        hands_back=HANDED_BACK.get(name),
         shares_result=name == "bias_gelu",
     )(lane)
 
@@ -214,10 +235,7 @@ for _name, _gradients, _golden in (
         """Gradients of all three operands."""
         operands = (input_tensor_a, input_tensor_b, input_tensor_c)
         g, a, b, c = equalize_operands(lane_axes, *map(to_float32, (grad_tensor, *operands)))
-        computed = _gradients(g, a, b, c, alpha)
-        return [
-            sum_to_operand(gradient, operand, lane_axes) for gradient, operand in zip(computed, operands, strict=True)
-        ]
+        return [to_float32(grad_tensor), *_gradients(g, a, b, c, alpha)[1:]]
 
     op(f"ttnn.{_name}_bw", golden=_golden, out=gradient_specs, runtime=("alpha",), hands_back="grad_tensor")(_lane)
 
@@ -238,8 +256,7 @@ def lerp_bw(
     g, a, b, w = equalize_operands(
         lane_axes, to_float32(grad_tensor), to_float32(input_tensor_a), to_float32(input_tensor_b), weight
     )
-    computed = [g * (1 - w), g * w, g * (b - a)]
-    return [sum_to_operand(gradient, operand, lane_axes) for gradient, operand in zip(computed, operands, strict=False)]
+    return [g * (1 - w), g * w, g * (b - a)][: len(operands)]
 
 
 def _where_specs(call: Call, inferred: Inferred) -> list[TensorSpec]:
@@ -269,8 +286,6 @@ def where_bw(
     """Gradients of the two values."""
     g, predicate = equalize_operands(lane_axes, to_float32(grad_tensor), input_tensor_a)
     computed = (torch.where(predicate != 0, g, 0.0), torch.where(predicate == 0, g, 0.0))
-    operands = (input_tensor_b, input_tensor_c)
     return [
-        sum_to_operand(gradient, operand, lane_axes) if is_required else None
-        for gradient, operand, is_required in zip(computed, operands, are_required_outputs, strict=True)
+        gradient if is_required else None for gradient, is_required in zip(computed, are_required_outputs, strict=True)
     ]

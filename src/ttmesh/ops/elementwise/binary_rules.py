@@ -6,12 +6,9 @@ from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from math import prod
 
-from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
 from ttmesh.base.dtypes import (
     DataType,
     Layout,
-    ShardOrientation,
-    TensorMemoryLayout,
     bfloat4_b,
     bfloat8_b,
     bfloat16,
@@ -22,7 +19,7 @@ from ttmesh.base.dtypes import (
     uint32,
 )
 from ttmesh.base.errors import ShapeError, one_of, require
-from ttmesh.ops.catalogue.spec_rules import Inferred
+from ttmesh.ops.catalogue.spec_rules import Inferred, shard_over_all_cores
 from ttmesh.tensor.calls.lane_calls import Arguments
 from ttmesh.tensor.calls.operation import Call, SpecRule
 from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
@@ -40,7 +37,7 @@ FLOAT_INT32 = FLOAT | {int32}
 BITS = frozenset({uint32, uint16, int32})
 BITS_32 = frozenset({uint32, int32})
 INT32 = frozenset({int32})
-RANGES = {int32: (-(2**31), 2**31 - 1), uint32: (-(2**31), 2**32 - 1)}  # numbers that integers of 32 bits represent
+RANGES = {int32: (-(2**31), 2**31 - 1), uint32: (0, 2**32 - 1)}  # numbers that integers of 32 bits represent
 UNARY_WITH_NUMBER = frozenset({"FMOD", "REMAINDER", "MAXIMUM", "MINIMUM"})  # with a number they are unary operations
 TAKES_ANY_NUMBER = frozenset({"MUL", "DIV", "MAXIMUM", "MINIMUM", "FMOD", "REMAINDER", "POWER"})  # these convert it
 
@@ -60,6 +57,8 @@ def check_binary(
     def check(call: Call) -> None:
         if call.outputs and call.outputs[0] is not None and call.outputs[0] is call.tensors[0]:
             check_options(call)  # of an operation in place they come first
+        if len(call.specs) > 1:
+            check_tile_broadcast(*call.specs[:2])
         if len(call.specs) == 1 and op_type not in TAKES_ANY_NUMBER:
             _check_number(call, name)
         if len(call.specs) == 1 and op_type == "POWER" and call.specs[0].dtype in BITS:
@@ -165,6 +164,14 @@ def check_options(call: Call) -> None:
     )
 
 
+def check_tile_broadcast(a: TensorSpec, b: TensorSpec) -> None:
+    """Raise where heights or widths differ and none of them is 1."""
+    extents = [tuple((1, 1, *spec.shape)[-2:]) for spec in (a, b)]
+    fits = extents[0] == extents[1] or 1 in (*extents[0], *extents[1])
+    wrong = f"Invalid subtile broadcast type: {list(a.shape)} and {list(b.shape)} do not broadcast"
+    require(fits, wrong, "equal heights and widths, or 1", "Reshape one of the operands.")
+
+
 def check_broadcast(*shapes: Sequence[int]) -> None:
     """Raise TT-NN's error for shapes that do not broadcast."""
     rank = max(map(len, shapes))
@@ -256,14 +263,14 @@ def _choose_memory(call: Call, shape: Sequence[int], layout: Layout) -> MemoryCo
             return config
     if requested.interleaved or requested.shard_spec is not None or requested.nd_shard_spec is not None:
         return requested
-    padded = TensorSpec(shape, DataType.BFLOAT16, layout).padded_shape
+    plain = TensorSpec(shape, DataType.BFLOAT16, layout)
     for spec in sources:
-        if spec.memory_config.shard_spec is not None:
-            shards = scale_shards(spec.memory_config.shard_spec, spec.padded_shape, padded)
-            return MemoryConfig(requested.memory_layout, requested.buffer_type, shards)
-    return MemoryConfig(
-        requested.memory_layout, requested.buffer_type, _shard_over_all_cores(call, requested.memory_layout, padded)
-    )
+        held = spec.memory_config
+        if held.shard_spec is not None:
+            shards = scale_shards(held.shard_spec, spec.padded_shape, plain.padded_shape)
+            layout_of_shards = requested.memory_layout if len(call.specs) == 1 else held.memory_layout
+            return MemoryConfig(layout_of_shards, requested.buffer_type, shards)
+    return shard_over_all_cores(requested, plain, call)
 
 
 def scale_shards(shards: ShardSpec, before: Sequence[int], after: Sequence[int]) -> ShardSpec:
@@ -271,24 +278,6 @@ def scale_shards(shards: ShardSpec, before: Sequence[int], after: Sequence[int])
     rows = max(shards.shape[0] * prod(after[:-1]) // prod(before[:-1]), TILE_ROWS)
     columns = max(shards.shape[1] * after[-1] // before[-1], TILE_ROWS)
     return ShardSpec(shards.grid, [rows, columns], shards.orientation)
-
-
-def _shard_over_all_cores(call: Call, memory_layout: TensorMemoryLayout, padded: Sequence[int]) -> ShardSpec:
-    grid = call.mesh.compute_with_storage_grid_size()
-    cores = CoreRangeSet([CoreRange(CoreCoord(0, 0), CoreCoord(grid.x - 1, grid.y - 1))])
-    height, width = prod(padded[:-1]), padded[-1]
-    rows = {TensorMemoryLayout.HEIGHT_SHARDED: grid.x * grid.y, TensorMemoryLayout.WIDTH_SHARDED: 0}
-    columns = {TensorMemoryLayout.HEIGHT_SHARDED: 0, TensorMemoryLayout.WIDTH_SHARDED: grid.x * grid.y}
-    shape = [
-        _shard_extent(height, rows.get(memory_layout, grid.y)),
-        _shard_extent(width, columns.get(memory_layout, grid.x)),
-    ]
-    return ShardSpec(cores, shape, ShardOrientation.ROW_MAJOR)
-
-
-def _shard_extent(length: int, shards: int) -> int:
-    """A length divided by a number of shards, rounded up to tiles; the length itself for 0 shards."""
-    return length if not shards else -(-length // (shards * TILE_ROWS)) * TILE_ROWS
 
 
 def _count_cores(config: MemoryConfig) -> int:

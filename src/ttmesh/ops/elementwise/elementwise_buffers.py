@@ -29,7 +29,7 @@ def binary_buffers(call: Call) -> int:
         size += _page_bytes(first.dtype) if call[name] else 0
     if len(call.specs) == 1:
         return size + _page_bytes(bfloat16 if first.dtype in BLOCK_FLOATS else first.dtype)
-    a_row, a_column, b_row, b_column = find_broadcast_operands(call)
+    a_row, a_column, b_row, b_column = find_broadcast_operands(call.specs)
     a_broadcast, b_broadcast = a_row or (a_column and not b_row), b_row or (b_column and not a_row)
     return size + PAGES * (a_broadcast * _page_bytes(first.dtype) + b_broadcast * _page_bytes(call.specs[1].dtype))
 

@@ -12,13 +12,22 @@ from torch import Tensor
 from ttmesh.base.dtypes import DataType, Layout, bfloat8_b, bfloat16, float32, int32, uint32
 from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.definition import op
-from ttmesh.ops.catalogue.program_keys import ternary_programs
+from ttmesh.ops.catalogue.program_keys import ternary_call_key, ternary_programs
 from ttmesh.ops.catalogue.spec_rules import Inferred
-from ttmesh.ops.elementwise.binary_rules import FLOAT, binary_spec, check_broadcast, is_tensor
+from ttmesh.ops.elementwise.binary_rules import (
+    FLOAT,
+    FLOAT_32_BIT,
+    binary_spec,
+    check_broadcast,
+    check_tile_broadcast,
+    is_tensor,
+)
 from ttmesh.ops.elementwise.elementwise_buffers import ternary_buffers
 from ttmesh.ops.goldens import operands as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import equalize_ranks
 from ttmesh.ops.lane_functions.unary_functions import pack_nan, to_float32
+from ttmesh.ops.stages.movement_stages import typecast
+from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.calls.operation import Call, Case, Specialise
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
@@ -62,12 +71,55 @@ def _where_spec(call: Call, inferred: Inferred) -> Sequence[TensorSpec]:
     return [specs[0].with_memory_config(value.memory_config)] if fits else specs
 
 
+def _casts_predicate(specs: Sequence[TensorSpec]) -> bool:
+    """Whether integers choose between floats: TT-NN casts them first."""
+    return specs[0].dtype not in FLOAT and len(specs) > 1 and all(spec.dtype in FLOAT for spec in specs[1:])
+
+
+def _check_where(call: Call) -> None:
+    """Three tensors broadcast in fewer ways than two; with one number the program takes one format."""
+    specs = call.specs
+    if len(specs) == 3:
+        extents = [tuple((1, 1, *spec.shape)[-2:]) for spec in specs]
+        fits = all(len({extent[i] for extent in extents} - {1}) < 2 for i in range(2))
+        shapes = f"{specs[0].shape!r}, {specs[1].shape!r} and {specs[2].shape!r}"
+        wrong = f"ttnn.where: shapes {shapes} do not broadcast in a pattern the ternary kernel supports"
+        require(fits, wrong, "equal heights and widths, or 1", "Reshape one of the operands.")
+    elif len(specs) == 2:
+        kind = "WHERE_TTS" if is_tensor(call["true_value"]) else "WHERE_TST"
+        check_tile_broadcast(*specs)
+        a, b = (specs[1].dtype if _casts_predicate(specs) else specs[0].dtype), specs[1].dtype
+        for letter, dtype in (("A", a), ("B", b)):
+            wrong = f"Input tensor {letter} dtype {dtype} is not supported for binary operation BinaryOpType.{kind}"
+            require(dtype in FLOAT_32_BIT, wrong, "floats or 32-bit integers", "Convert it with ttnn.typecast.")
+        wrong = f"Mixed dtype is not supported for binary operation BinaryOpType.{kind}, dtype A: {a}, dtype B: {b}"
+        require(a is b, wrong, "operands of one format", "Convert one with ttnn.typecast.")
+    _check_shapes(call)
+
+
+def _where_stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Composition, Sequence[PlannedTensor]] | None:
+    """Integers that choose between floats are cast to their format."""
+    specs = call.specs
+    if not _casts_predicate(specs):
+        return None
+    c = Composition()
+    cast = typecast(c, PlannedTensor(specs[0]), specs[1].dtype)
+    c.launch(ternary_call_key("WHERE", WHERE_OPERANDS, call, (cast.spec, *specs[1:])))
+    made = c.allocate(results[0])
+    c.free(cast)
+    return c, [made]
+
+
+WHERE_OPERANDS = ("predicate", "true_value", "false_value")
+
+
 @op(
     "ttnn.where",
     golden=goldens.where,
     out=_where_spec,
-    check=_check_shapes,
-    programs=ternary_programs("WHERE", "predicate", "true_value", "false_value"),
+    check=_check_where,
+    programs=ternary_programs("WHERE", *WHERE_OPERANDS),
+    stages=_where_stages,
     scratch=ternary_buffers,
     runtime=("true_value", "false_value"),
     specialise=specialise_equal_ranks(lambda predicate, yes, no: torch.where(predicate.bool(), yes, no)),

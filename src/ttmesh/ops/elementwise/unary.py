@@ -12,7 +12,7 @@ from ttmesh.base.dtypes import ELEMENT_BYTES, INTEGERS, Arch, DataType
 from ttmesh.base.errors import MeshError, ShapeError, require
 from ttmesh.chip.formats.storage import lane_dtype
 from ttmesh.ops.catalogue.definition import OpFunction, composite, op
-from ttmesh.ops.catalogue.input_rules import UNARY
+from ttmesh.ops.catalogue.input_rules import UNARY_TYPES
 from ttmesh.ops.catalogue.program_keys import unary_programs
 from ttmesh.ops.catalogue.spec_rules import Inferred, like_first, make_output_spec
 from ttmesh.ops.configs.activations import Activation, apply
@@ -142,7 +142,7 @@ def _check_chain(call: Call) -> None:
         raise MeshError("Op chain cannot be empty", expected="at least one function", fix="Use ttnn.identity to copy.")
     for step in call["ops_chain"]:
         kind = getattr(step, "op_type", step)
-        rule = UNARY.get(f"ttnn.{kind.name.lower()}")
+        rule = UNARY_TYPES.get(kind.name)
         if rule is not None:
             rule.check(call.specs[0])
     check_output(call)

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 from torch.special import polygamma
 
-from ttmesh.base.dtypes import DataType
+from ttmesh.base.dtypes import INTEGERS, DataType
 from ttmesh.base.errors import MeshError, require
 from ttmesh.ops.catalogue.definition import OpFunction, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_like_rule
 from ttmesh.ops.goldens import autodiff as goldens
+from ttmesh.ops.lane_functions.lane_broadcast import equalize_ranks
 from ttmesh.ops.lane_functions.unary_functions import SELU_ALPHA, SELU_SCALE, to_float32
 from ttmesh.tensor.calls.operation import Call, SpecRule
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -79,7 +80,7 @@ def _logit(g: Tensor, x: Tensor) -> Tensor:
 def _rpow(g: Tensor, x: Tensor, exponent: float) -> Tensor:
     if not exponent:  # TT-NN defines the gradient of 0**x as 0
         return torch.zeros_like(g)
-    return g * torch.pow(exponent, x) * math.log(exponent)
+    return g * torch.pow(exponent, x) * (math.log(exponent) if exponent > 0 else math.nan)
 
 
 def _logiteps(g: Tensor, x: Tensor, eps: float = 0.0) -> Tensor:
@@ -180,6 +181,24 @@ def _check_gelu(call: Call) -> None:
         )
 
 
+def _check_fused(call: Call) -> None:
+    """One program computes these gradients: of floats, of one layout and shape."""
+    if call.name == "ttnn.gelu_bw":
+        _check_gelu(call)
+    kind, (g, x) = call.name.removeprefix("ttnn.").upper(), call.specs[:2]
+    for operand, spec in (("grad_output", g), ("input", x)):
+        wrong = (
+            f"{kind} operation only supports floating-point dtypes (bfloat16, float32, bfloat8_b, bfloat4_b), but the "
+            f"{operand} tensor has dtype DataType::{spec.dtype.name}."
+        )
+        require(spec.dtype not in INTEGERS, wrong, "a float format", "Convert it with ttnn.typecast.")
+    same = f"{kind} operation requires grad_output and input to have the same"
+    wrong = f"{same} layout, but got {g.layout} and {x.layout}."
+    require(g.layout is x.layout, wrong, "equal layouts", "Convert one with ttnn.to_layout.")
+    wrong = f"{same} logical shape, but got {g.shape!r} and {x.shape!r}."
+    require(tuple(g.shape) == tuple(x.shape), wrong, "equal shapes", "Reshape one of the tensors.")
+
+
 def _check_exponent(call: Call) -> None:
     if call["exponent"] < 0:
         raise MeshError(
@@ -207,7 +226,14 @@ def _check_bounds(call: Call) -> None:
     require(given, wrong, "a lower or an upper bound", "Pass min=, max= or both.")
 
 
-CHECKS = {"gelu": _check_gelu, "pow": _check_exponent, "clamp": _check_bounds, "clip": _check_bounds}
+CHECKS = {
+    "gelu": _check_fused,
+    "tanh": _check_fused,
+    "sigmoid": _check_fused,
+    "pow": _check_exponent,
+    "clamp": _check_bounds,
+    "clip": _check_bounds,
+}
 
 
 # Gradients whose programs multiply by a number, which makes float32 of 32-bit integers.
@@ -215,6 +241,13 @@ FLOAT32_OF_INTEGERS = (
     "deg2rad", "div_no_nan", "erf", "erfinv", "hardsigmoid", "hardswish", "log10", "log2", "rad2deg", "reciprocal", "rpow",
     "square",
 )  # fmt: skip
+
+
+OF_GRADIENT_ALONE = frozenset(
+    {"ceil", "deg2rad", "fill", "fill_zero", "floor", "frac", "neg", "rad2deg", "round", "sign", "trunc"}
+)  # the input's shape has no part in them
+# options that decide which programs run, or whether integers are taken
+DECIDE_PROGRAMS = ("approximate", "rounding_mode", "exponent", "lambd", "n", "eps", "min", "max")
 
 
 def _gradient_rule(name: str) -> SpecRule:
@@ -231,8 +264,11 @@ def _gradient_rule(name: str) -> SpecRule:
 def _define_gradient(name: str, gradient: Gradient) -> OpFunction:
     _, _, *options = inspect.signature(gradient).parameters.values()
 
-    def lane(grad_tensor: Tensor, input_tensor: Tensor, **parameters: Any) -> list[Tensor]:
-        return [gradient(to_float32(grad_tensor), to_float32(input_tensor), **parameters)]
+    def lane(grad_tensor: Tensor, input_tensor: Tensor, lane_axes: int, **parameters: Any) -> list[Tensor]:
+        g, x = to_float32(grad_tensor), to_float32(input_tensor)
+        if name not in OF_GRADIENT_ALONE:
+            g, x = equalize_ranks((g, x), lane_axes)
+        return [gradient(g, x, **parameters)]
 
     lane.__doc__ = f"The gradient of {name}, in a list."
     return op(
@@ -241,9 +277,9 @@ def _define_gradient(name: str, gradient: Gradient) -> OpFunction:
         out=_gradient_rule(name),
         check=CHECKS.get(name),
         recheck=name in ("pow", "clamp", "clip"),
-        runtime=[p.name for p in options if p.name not in ("approximate", "rounding_mode")],
+        runtime=[p.name for p in options if p.name not in DECIDE_PROGRAMS],
         outputs=("input_grad",),
-        takes=["grad_tensor", "input_tensor", *(p.name for p in options)],
+        takes=["grad_tensor", "input_tensor", "lane_axes", *(p.name for p in options)],
         hands_back="grad_tensor" if name == "frac" else None,
     )(lane)
 

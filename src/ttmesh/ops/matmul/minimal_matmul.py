@@ -8,11 +8,11 @@ import torch
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import require
-from ttmesh.ops.catalogue.block_buffers import check_buffers
 from ttmesh.ops.catalogue.checks import normalize_dim
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.configs.activations import Activation, apply
+from ttmesh.ops.configs.block_buffers import check_buffers
 from ttmesh.ops.goldens import linear_algebra as goldens
 from ttmesh.ops.lane_functions.gemm import matmul_lanes
 from ttmesh.ops.lane_functions.lane_broadcast import equalize_ranks

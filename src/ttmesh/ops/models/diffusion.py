@@ -8,9 +8,9 @@ from torch import Tensor as Lanes
 from torch.nn import functional as F
 
 from ttmesh.chip.numerics import fpu
-from ttmesh.ops.catalogue.block_buffers import check_buffers
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.configs.activations import Activation, apply
+from ttmesh.ops.configs.block_buffers import check_buffers
 from ttmesh.ops.goldens import model_blocks as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import equalize_ranks
 from ttmesh.ops.norm.layer_norm import apply_affine, check_parameters, normalize_rms

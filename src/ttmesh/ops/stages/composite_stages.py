@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from ttmesh.base.dtypes import INTEGERS, DataType, Layout
-from ttmesh.ops.catalogue.program_keys import WITH_NUMBER, binary_key, unary_key
-from ttmesh.ops.stages.movement_stages import fill_padding, reshape, tile_spec, typecast
+from ttmesh.base.dtypes import DataType, Layout
+from ttmesh.ops.catalogue.program_keys import binary_key, unary_key
+from ttmesh.ops.stages.movement_stages import fill_padding, reshape, tile_spec
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.calls.operation import Call, StageRule
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
-PROMOTES = frozenset({"MUL", "DIV"})  # take an integer operand beside a float one
-
-
+NO_BROADCAST = (False, False, False, False)
 GATES = {"glu": "ttnn.sigmoid", "reglu": "ttnn.relu", "geglu": "ttnn.geglu", "swiglu": "ttnn.silu"}
 
 
@@ -95,18 +93,21 @@ def spread_hw_stages(*, root: bool) -> StageRule:
 
 def polynomial_stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Composition, Sequence[PlannedTensor]] | None:
     """Horner's rule: a multiplication and an addition per power, each into new memory."""
-    c, final = Composition(), results[0]
+    c, final, x = Composition(), results[0], call.specs[0]
     powers = len(call["coeffs"]) - 1
-    kind = (final.dtype, final.layout, final.memory_config)
     if powers < 1:
-        c.launch(("FILL", *kind))
+        c.launch(("FILL", final.dtype, final.layout, final.memory_config))
         return c, [c.allocate(final)]
     now: PlannedTensor | None = None
+    number = ("number", None)
     for _ in range(powers):
-        for program in ("MUL" if now is not None else "MUL number", "ADD number"):
-            c.launch((program, *kind))
-            made = c.allocate(final)
-            now = made if now is None else c.replace(now, made)
+        first = now is None
+        operands = (x,) if first else (x, final)
+        c.launch(binary_key("MUL", operands, final.dtype, final.memory_config, number if first else NO_BROADCAST))
+        made = c.allocate(final)
+        now = made if now is None else c.replace(now, made)
+        c.launch(binary_key("ADD", (final,), final.dtype, final.memory_config, number))
+        now = c.replace(now, c.allocate(final))
     assert now is not None, "a polynomial of degree one or more has a first product"
     return c, [now]
 
@@ -135,43 +136,3 @@ def outer_stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Composition
     if transposed.allocation != a.allocation:
         c.free(transposed)
     return c, [made]
-
-
-def _promote_stages(op_type: str, call: Call, final: TensorSpec) -> tuple[Composition, Sequence[PlannedTensor]]:
-    """Integers become floats of the other operand's width first."""
-    c, specs = Composition(), call.specs
-    wide = any(spec.dtype is DataType.FLOAT32 for spec in specs)
-    wanted = DataType.FLOAT32 if wide else DataType.BFLOAT16
-    operands = [PlannedTensor(spec) for spec in specs]
-    operands = [typecast(c, x, wanted) if x.spec.dtype in INTEGERS else x for x in operands]
-    c.launch((op_type, "promoted", tuple((x.spec.dtype, x.spec.memory_config, x.spec.layout) for x in operands)))
-    made = c.allocate(final)
-    for operand in operands:
-        c.free(operand)
-    return c, [made]
-
-
-def row_shard_stages(op_type: str) -> StageRule:
-    """Rows in shards are computed on in tiles: into tiles, the program, and out of them again."""
-
-    def stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Composition, Sequence[PlannedTensor]] | None:
-        final, c = results[0], Composition()
-        if op_type in WITH_NUMBER and len(call.specs) == 1:
-            return None
-        if op_type in PROMOTES and len({spec.dtype in INTEGERS for spec in call.specs}) == 2 and not any(call.outputs):
-            return _promote_stages(op_type, call, final)
-        in_rows = all(spec.layout is Layout.ROW_MAJOR for spec in call.specs)
-        sharded = any(spec.memory_config.is_sharded() for spec in call.specs)
-        if not in_rows or not sharded or final.layout is not Layout.ROW_MAJOR or call.outputs:
-            return None
-        if any(prod(spec.shape[-2:-1]) % 32 or spec.shape[-1] % 32 for spec in call.specs[:1] if spec.shape):
-            return None
-        tiles = [c.run("tilize", tile_spec(s.shape, s.dtype, s.memory_config), PlannedTensor(s)) for s in call.specs]
-        c.launch((op_type, "tiles", tuple((t.spec.dtype, t.spec.memory_config) for t in tiles), final.memory_config))
-        computed = c.allocate(tile_spec(final.shape, final.dtype, final.memory_config))
-        made = c.run("untilize", final, computed)
-        for stage in (computed, *tiles):
-            c.free(stage)
-        return c, [made]
-
-    return stages

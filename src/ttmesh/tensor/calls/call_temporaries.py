@@ -97,6 +97,21 @@ class Composition:
         if number is not None and ~number not in self._steps:
             self._steps.append(~number)
 
+    def include(self, other: Composition, result: PlannedTensor) -> PlannedTensor:
+        """Add the programs and the memory of another composition; its result."""
+        offset = len(self._specs)
+        self.programs += other.programs
+        self._specs += other._specs
+        self._steps += [step + offset if step >= 0 else ~(~step + offset) for step in other._steps]
+        self._kept.update({number + offset: holder for number, holder in other._kept.items()})
+        number = result.allocation
+        return PlannedTensor(result.spec, None if number is None else number + offset)
+
+    def drop(self, stage: PlannedTensor) -> None:
+        """Take back an allocation: the tensor is written into memory that is there."""
+        if stage.allocation is not None:
+            self._steps.remove(stage.allocation)
+
     def replace(self, old: PlannedTensor, new: PlannedTensor) -> PlannedTensor:
         """The new tensor; the old one's memory goes back unless both share it."""
         if old.allocation != new.allocation:

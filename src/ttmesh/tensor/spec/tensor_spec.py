@@ -296,7 +296,7 @@ class TensorSpec:
         config = self._config
         if config.shard_spec is None and config.nd_shard_spec is None:
             raise ShapeError(
-                f"MemoryConfig must have Shard Spec specified for sharded memory layout; got {config}",
+                f"bad optional access: MemoryConfig must have Shard Spec specified for sharded memory layout; got {config}",
                 expected="a shard_spec or nd_shard_spec",
                 fix="Use create_sharded_memory_config.",
             )
