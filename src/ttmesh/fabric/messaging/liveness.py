@@ -1,4 +1,7 @@
-"""Heartbeats between ranks, so that an error can name the rank that died, stopped, lost its connection or is elsewhere."""
+"""Heartbeats between ranks, so that an error can name the rank that died, stopped, lost its connection or is elsewhere.
+
+rank_job.py finds the rank at fault and words the error; launch/watch.py ends the other ranks.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Traces: commands recorded during a capture, bound to addresses and replayed."""
+"""Traces: commands recorded during a capture, bound to addresses and replayed.
+
+The bytes of a trace are the sum of its programs': their commands are sized in dispatch_commands.py, and what a program of an
+operation consists of is in tensor/calls/dispatch_bytes.py.
+"""
 
 from __future__ import annotations
 

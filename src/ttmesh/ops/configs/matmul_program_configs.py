@@ -1,4 +1,7 @@
-"""TT-NN's program configs of matmul, which distribute it over cores."""
+"""TT-NN's program configs of matmul, which distribute it over cores.
+
+What TT-NN chooses for a call without one is in ops/matmul/matmul_blocks.py.
+"""
 
 from __future__ import annotations
 
