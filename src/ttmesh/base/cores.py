@@ -7,30 +7,32 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from operator import index
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from ttmesh.base.argument_types import misfit
 from ttmesh.base.errors import MeshError
 
-Value = TypeVar("Value", bound="JsonText")
+Value = TypeVar("Value", bound="JsonValue")
 Text = str  # the classes below have a method of that name, as TT-NN's do
 
 
-class JsonText:
-    """A value with `to_json` and `from_json`; the class says what it consists of."""
-
-    __slots__ = ()
+class JsonValue(Protocol):
+    """What consists of dicts, lists and numbers that JSON has too."""
 
     def to_json_value(self) -> Any:
         """The value as dicts, lists and numbers."""
-        raise NotImplementedError
 
     @classmethod
     def from_json_value(cls: type[Value], value: Any) -> Value:
         """The value that `to_json_value` gave."""
-        raise NotImplementedError
 
-    def to_json(self) -> str:
+
+class JsonText:
+    """A value with TT-NN's `to_json` and `from_json`, for classes that are a `JsonValue`."""
+
+    __slots__ = ()
+
+    def to_json(self: JsonValue) -> str:
         """The value as JSON, keys in alphabetical order and without spaces, as TT-NN writes it."""
         return json.dumps(self.to_json_value(), separators=(",", ":"), sort_keys=True)
 

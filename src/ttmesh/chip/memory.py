@@ -55,8 +55,8 @@ class MemoryMap:
                     expected="a size that leaves room for the kernels",
                     fix="Ask for less, or leave worker_l1_size out.",
                 )
-            l1_base = _round_up(chip.l1_bytes - worker_l1_size, align)
-        small = _round_up(l1_small_size, align)
+            l1_base = align_up(chip.l1_bytes - worker_l1_size, align)
+        small = align_up(l1_small_size, align)
         if small >= chip.l1_bytes - l1_base:
             raise MeshError(
                 f"Reserved size must be less than bank size (l1_small_size={l1_small_size})",
@@ -65,8 +65,8 @@ class MemoryMap:
             )
         l1_room = chip.l1_bytes - l1_base - small
         dram_room = chip.dram_bank_bytes
-        per_bank = -(-_round_up(trace_region_size, align) // chip.dram_banks)
-        trace = _round_up(per_bank, TRACE_REGION_PAGE_BYTES) if trace_region_size else 0
+        per_bank = -(-align_up(trace_region_size, align) // chip.dram_banks)
+        trace = align_up(per_bank, TRACE_REGION_PAGE_BYTES) if trace_region_size else 0
         if trace >= dram_room:
             raise MeshError(
                 f"trace_region_size={trace_region_size} does not fit into DRAM",
@@ -247,7 +247,8 @@ def _find_common_blocks(lists: list[FreeList]) -> list[Block]:
     return sorted(blocks + [Block(low, high - low, True) for low, high in gaps if high > low])
 
 
-def _round_up(size: int, alignment: int) -> int:
+def align_up(size: int, alignment: int) -> int:
+    """The next multiple of the alignment."""
     return -(-size // alignment) * alignment
 
 

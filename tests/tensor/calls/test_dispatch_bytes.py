@@ -12,7 +12,7 @@ import ttmesh.ttnn as ttnn
 from ttmesh.base.dtypes import Arch
 from ttmesh.mesh.queue.dispatch_commands import (
     TRACE_END_BYTES,
-    Captured,
+    CapturedProgram,
     Group,
     choose_page_bytes,
     compute_argument_bytes,
@@ -155,13 +155,13 @@ def test_launch_messages_take_as_many_bytes_as_tt_metal_writes(ranges: int, worm
 @pytest.mark.parametrize(
     ("program", "alignment", "recorded"),
     [
-        (Captured([Group(64, 152)], 48), 32, 11008),
-        (Captured([Group(110, 152)], 48), 64, 18752),
-        (Captured([Group(1, 88), Group(7, 80), Group(7, 72), Group(28, 64), Group(21, 64)], 240), 32, 6208),
-        (Captured([Group(1, 0)], 48), 32, 480),
+        (CapturedProgram([Group(64, 152)], 48), 32, 11008),
+        (CapturedProgram([Group(110, 152)], 48), 64, 18752),
+        (CapturedProgram([Group(1, 88), Group(7, 80), Group(7, 72), Group(28, 64), Group(21, 64)], 240), 32, 6208),
+        (CapturedProgram([Group(1, 0)], 48), 32, 480),
     ],
 )
-def test_a_program_is_the_sum_of_its_commands(program: Captured, alignment: int, recorded: int) -> None:
+def test_a_program_is_the_sum_of_its_commands(program: CapturedProgram, alignment: int, recorded: int) -> None:
     without = program._replace(binaries=0)
 
     assert compute_program_bytes(without, alignment) == recorded

@@ -26,7 +26,7 @@ from ttmesh.ops.catalogue.parameter_tags import PER_OPERATION, Tag
 from ttmesh.tensor.calls.argument_snapshots import snapshot_all
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.calls.dispatch_bytes import COLLECTIVE, compute_dispatch_bytes
-from ttmesh.tensor.calls.dispatch_factories import Started
+from ttmesh.tensor.calls.dispatch_factories import ProgramCall
 from ttmesh.tensor.calls.fast_paths import PlanPath
 from ttmesh.tensor.calls.lane_calls import make_empty_body, only, rounder
 from ttmesh.tensor.calls.partial_plans import PartialPlan, bodies_on, presence_of_run
@@ -308,8 +308,8 @@ def _make_plan(request: Request, decision: Decision) -> Plan:
     config = key_of(request["compute_kernel_config"])
     wrap = only if decision.single else list
     inputs = [tensor.spec for tensor in request.tensors]
-    started = Started(inputs, specs, mesh.core_grid, mesh.arch(), request.options)
-    size = compute_dispatch_bytes(request.name, started, programs, COLLECTIVE)
+    program = ProgramCall(inputs, specs, mesh.core_grid, mesh.arch(), request.options)
+    size = compute_dispatch_bytes(request.name, program, programs, COLLECTIVE)
     return plan(
         request.name, kinds, footprints, wrap, make_body, programs=programs, schedule=schedule, dispatch_bytes=size,
         exchanged_bytes=sum(spec.packed_size_bytes for spec in inputs), compute_config=config,

@@ -8,6 +8,7 @@ from ttmesh.base.argument_types import name_wrong_types
 from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.errors import MeshError
+from ttmesh.chip.memory import align_up
 from ttmesh.mesh.allocation.heap import Buffer
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.functions.cluster import get_l1_alignment
@@ -37,11 +38,11 @@ class GlobalCircularBuffer:
             )
         word_alignment, bank_alignment = get_l1_alignment(), mesh_device.heap.map.banks[buffer_type].alignment
         most = max(receivers.num_cores() for _, receivers in mapping)
-        header = _round_up((CONFIG_WORDS + 2 * most) * WORD, word_alignment)  # each receiver has an x and a y
+        header = align_up((CONFIG_WORDS + 2 * most) * WORD, word_alignment)  # each receiver has an x and a y
         page = header + 2 * most * word_alignment  # and two counters, of pages sent and pages acknowledged
 
         def allocate_on_cores(page_bytes: int, label: str) -> Buffer:
-            per_core = _round_up(page_bytes, bank_alignment)
+            per_core = align_up(page_bytes, bank_alignment)
             return mesh_device.heap.allocate(buffer_type, per_core * both, page_bytes, per_core, both, label)
 
         self._buffer = allocate_on_cores(size, "global circular buffer")
@@ -113,7 +114,3 @@ def _make_duplicate_error(wrong: str) -> MeshError:
         expected="each core once, as a sender or as a receiver",
         fix="Remove the repeated cores from the mapping.",
     )
-
-
-def _round_up(size: int, to: int) -> int:
-    return -(-size // to) * to

@@ -7,12 +7,13 @@ import itertools
 from ttmesh.base.argument_types import name_wrong_types
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.errors import TraceError, TraceRegionError, one_of
+from ttmesh.chip.memory import align_up
 from ttmesh.mesh.allocation.heap import Buffer
 from ttmesh.mesh.allocation.trace_allocations import TRACE_ALLOC_TRACKING
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.functions.trace_safety import verify_before_replay
 from ttmesh.mesh.queue.command_queue import Cells, Command
-from ttmesh.mesh.queue.dispatch_commands import align, choose_page_bytes
+from ttmesh.mesh.queue.dispatch_commands import choose_page_bytes
 from ttmesh.mesh.queue.trace import (
     MeshTraceId,
     Trace,
@@ -143,7 +144,7 @@ def _allocate_trace_buffer(mesh_device: MeshDevice, trace: Trace) -> Buffer:
     banks = heap.map.banks[kind].count
     taken = compute_trace_bytes(trace.commands)
     page = choose_page_bytes(taken, banks)
-    size = align(taken, page)
+    size = align_up(taken, page)
     if region and mesh_device.trace_bytes + size > region:
         raise TraceRegionError(
             f"Creating trace buffers of size {mesh_device.trace_bytes + size}B on MeshDevice {mesh_device.id()}, but only "

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ttmesh.base.dtypes import Arch
+from ttmesh.chip.memory import align_up
 
 HOST_ALIGNMENTS = {Arch.BLACKHOLE: 64}  # of every command; 32 on Wormhole
 L1_ALIGNMENT = 16
@@ -33,17 +34,12 @@ class Group(NamedTuple):
     ranges: int = 1
 
 
-class Captured(NamedTuple):
+class CapturedProgram(NamedTuple):
     """What a program writes: arguments to its groups, buffers and semaphores (payload), binaries per group."""
 
     groups: Sequence[Group]
     payload: int = 64
     binaries: int = 5  # reader, writer and three of the compute kernel; 2 for data movement
-
-
-def align(size: int, alignment: int) -> int:
-    """The next multiple of the alignment."""
-    return -(-size // alignment) * alignment
 
 
 def host_alignment(arch: Arch) -> int:
@@ -55,19 +51,19 @@ def compute_argument_bytes(group: Group, alignment: int = 32) -> int:
     """A packed write of every core's own runtime arguments behind the list of the cores."""
     if not group.cores or not group.argument_bytes:
         return 0
-    places = align(group.cores * UNICAST_BYTES, L1_ALIGNMENT)
-    arguments = group.cores * align(group.argument_bytes, L1_ALIGNMENT)
-    return align(PREFETCH_BYTES + DISPATCH_BYTES + places + arguments, alignment)
+    places = align_up(group.cores * UNICAST_BYTES, L1_ALIGNMENT)
+    arguments = group.cores * align_up(group.argument_bytes, L1_ALIGNMENT)
+    return align_up(PREFETCH_BYTES + DISPATCH_BYTES + places + arguments, alignment)
 
 
 def compute_launch_bytes(ranges: int, alignment: int) -> int:
     """A packed multicast of one launch message to every range of cores."""
-    places = align(ranges * MULTICAST_BYTES, L1_ALIGNMENT)
-    return align(PREFETCH_BYTES + DISPATCH_BYTES + places + ranges * LAUNCH_BYTES, alignment)
+    places = align_up(ranges * MULTICAST_BYTES, L1_ALIGNMENT)
+    return align_up(PREFETCH_BYTES + DISPATCH_BYTES + places + ranges * LAUNCH_BYTES, alignment)
 
 
 def _large_header(places: int) -> int:
-    return PREFETCH_BYTES + align(DISPATCH_BYTES + places * LARGE_BYTES, L1_ALIGNMENT)
+    return PREFETCH_BYTES + align_up(DISPATCH_BYTES + places * LARGE_BYTES, L1_ALIGNMENT)
 
 
 def compute_binary_bytes(pieces: int, alignment: int) -> int:
@@ -75,17 +71,17 @@ def compute_binary_bytes(pieces: int, alignment: int) -> int:
     total = alignment  # fill the cache
     while pieces > 0:
         some = min(pieces, LARGE_LIMIT)
-        total += align(_large_header(some), alignment) + align(PREFETCH_BYTES + some * RING_BYTES, alignment)
+        total += align_up(_large_header(some), alignment) + align_up(PREFETCH_BYTES + some * RING_BYTES, alignment)
         pieces -= some
     return total
 
 
-def compute_program_bytes(program: Captured, alignment: int) -> int:
+def compute_program_bytes(program: CapturedProgram, alignment: int) -> int:
     """All commands of one program; its binaries count as sent, and it waits once for an earlier program."""
     ranges = sum(group.ranges for group in program.groups) or 1
-    offsets = align(PREFETCH_BYTES + DISPATCH_BYTES + WRITE_OFFSETS * 4, alignment)
+    offsets = align_up(PREFETCH_BYTES + DISPATCH_BYTES + WRITE_OFFSETS * 4, alignment)
     wait, go = alignment, 2 * alignment
-    configuration = align(_large_header(ranges) + align(program.payload, L1_ALIGNMENT), alignment)
+    configuration = align_up(_large_header(ranges) + align_up(program.payload, L1_ALIGNMENT), alignment)
     return (
         offsets + wait + go + configuration + compute_launch_bytes(ranges, alignment)
         + sum(compute_argument_bytes(group, alignment) for group in program.groups)
@@ -97,7 +93,7 @@ def choose_page_bytes(size: int, banks: int) -> int:
     """The page size of a trace buffer: the largest that wastes least, or that every bank has two of."""
     chosen, least = PAGE_SIZES[0], None
     for page in PAGE_SIZES:
-        waste = align(size, banks * page) - size
+        waste = align_up(size, banks * page) - size
         if least is None or waste <= least or size // (banks * page) >= 2:
             chosen, least = page, waste
     return chosen

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 from ttmesh.mesh.queue.dispatch_commands import (
-    Captured,
+    CapturedProgram,
     Group,
     compute_argument_bytes,
     compute_program_bytes,
     host_alignment,
 )
 from ttmesh.tensor.calls.dispatch_factories import (
+    ProgramCall,
     Rule,
-    Started,
     attend_decode,
     by_layout,
     count_input_rows,
@@ -70,25 +70,25 @@ RULES: dict[str, Rule] = {
     ),
     "embedding": on_cores(count_result_rows, 24, 80),
     "transpose": by_layout(on_tiles(40, 80), on_tiles(100, 80)),
-    "permute": by_layout(on_tiles(24, 80), on_cores(lambda one: one.inputs[0].physical_shape[0], 64, 48, 2)),
+    "permute": by_layout(on_tiles(24, 80), on_cores(lambda program: program.inputs[0].physical_shape[0], 64, 48, 2)),
     "untilize": on_tiles(36, 272),
     "untilize_with_unpadding": on_rows(40, 80),
     "concat": join_tensors,
     "repeat": on_tiles(36, 16, 2),
-    "slice": by_layout(on_tiles(32, 80, 2), on_cores(lambda one: one.results[0].physical_shape[0], 132, 48, 2)),
+    "slice": by_layout(on_tiles(32, 80, 2), on_cores(lambda program: program.results[0].physical_shape[0], 132, 48, 2)),
     **dict.fromkeys(("reshape", "reshape_view"), by_layout(on_tiles(16, 80, 2), on_grid(48, 48, 2))),
     "typecast": on_tiles(16, 80),
     "pad": by_layout(on_tiles(144, 48, 2), on_grid(48, 48, 2)),
-    "plus_one": lambda one: Captured([Group(1, 0)], 48, 2),
+    "plus_one": lambda program: CapturedProgram([Group(1, 0)], 48, 2),
     "manual_seed": on_grid(4, 80),
     "cumsum": on_rows(64, 80),
     "topk": find_largest,
-    "argmax": on_cores(lambda one: one.inputs[0].shape[-1] // 16, 40, 144),
+    "argmax": on_cores(lambda program: program.inputs[0].shape[-1] // 16, 40, 144),
     "sort": on_rows(12, 144),
     "minimal_matmul": multiply_minimally,
     **dict.fromkeys(
         ("scaled_dot_product_attention", "chunked_scaled_dot_product_attention"),
-        lambda one: Captured([Group(one.cores, 140)], 240),
+        lambda program: CapturedProgram([Group(program.cores, 140)], 240),
     ),
     **dict.fromkeys(
         ("scaled_dot_product_attention_decode", "paged_scaled_dot_product_attention_decode",
@@ -97,21 +97,21 @@ RULES: dict[str, Rule] = {
     "rotary_embedding_llama": rotate_pairs,
     "rotary_embedding_llama_fused_qk": rotate_queries_and_keys,
     "nlp_create_qkv_heads": on_cores(
-        lambda one: count_rows(one.inputs[0]) * max(one.inputs[0].shape[-1] // 128, 1), 32, 48, 2
+        lambda program: count_rows(program.inputs[0]) * max(program.inputs[0].shape[-1] // 128, 1), 32, 48, 2
     ),
     "nlp_create_qkv_heads_decode": on_cores(count_users, 8, 80, 2),
     "nlp_concat_heads": on_cores(count_input_rows, 16, 48, 2),
     "nlp_concat_heads_decode": on_cores(
-        lambda one: one.results[0].shape[-1] // one.inputs[0].shape[-1], 104, 48, 2
+        lambda program: program.results[0].shape[-1] // program.inputs[0].shape[-1], 104, 48, 2
     ),
-    "paged_fill_cache": on_cores(lambda one: count_rows(one.inputs[1]), 28, 80, 2),
+    "paged_fill_cache": on_cores(lambda program: count_rows(program.inputs[1]), 28, 80, 2),
     **dict.fromkeys(
         ("paged_update_cache", "paged_fused_update_cache second half"),
-        on_cores(lambda one: one.inputs[1].shape[1], 48, 176),
+        on_cores(lambda program: program.inputs[1].shape[1], 48, 176),
     ),
     "sampling": sample_users,
-    "all_gather": lambda one: Captured([Group(1, 232)], 80, 2),
-    **dict.fromkeys(("all_to_all_dispatch", "all_to_all_combine"), lambda one: Captured([Group(1, 96)], 80, 2)),
+    "all_gather": lambda program: CapturedProgram([Group(1, 232)], 80, 2),
+    **dict.fromkeys(("all_to_all_dispatch", "all_to_all_combine"), lambda program: CapturedProgram([Group(1, 96)], 80, 2)),
     **dict.fromkeys(("all_gather_async", "all_gather_async_reversed", "all_gather_matmul_async"), gather_over_links(136)),
     "reduce_scatter_minimal_async": scatter_over_links,
     **dict.fromkeys(("reduce_scatter", "all_reduce", "all_reduce_async"), gather_over_links(320)),
@@ -121,31 +121,33 @@ RULES: dict[str, Rule] = {
 DATA_MOVEMENT, COLLECTIVE = on_tiles(32, 80, 2), gather_over_links(64)  # operations without a rule of their own
 
 
-def compute_call_bytes(name: str, one: Started, other: Rule = DATA_MOVEMENT) -> int:
-    """The bytes that one program takes in a trace; operations without a rule follow the other one."""
-    known = one.inputs or one.results
+def compute_call_bytes(name: str, program: ProgramCall, other: Rule = DATA_MOVEMENT) -> int:
+    """The bytes that one program takes in a trace; operations without a rule follow the other program."""
+    known = program.inputs or program.results
     if not known:
-        return compute_program_bytes(Captured([Group(1, 0)]), host_alignment(one.arch))
+        return compute_program_bytes(CapturedProgram([Group(1, 0)]), host_alignment(program.arch))
     rule = RULES.get(name.rpartition(".")[2].rstrip("_"), other)
     return compute_program_bytes(
-        rule(one._replace(inputs=known, results=one.results or known)), host_alignment(one.arch)
+        rule(program._replace(inputs=known, results=program.results or known)), host_alignment(program.arch)
     )
 
 
-def compute_dispatch_bytes(name: str, one: Started, programs: Sequence[Hashable], other: Rule = DATA_MOVEMENT) -> int:
+def compute_dispatch_bytes(
+    name: str, program: ProgramCall, programs: Sequence[Hashable], other: Rule = DATA_MOVEMENT
+) -> int:
     """The bytes that the programs of a call take in a trace; stages of a composite say what each of them is.
 
     A call without a program of its own adds its cores' arguments to the program of the call before.
     """
     if not programs:
         rule = RULES.get(name.rpartition(".")[2])
-        return sum(compute_argument_bytes(group) for group in rule(one).groups) if rule and one.inputs else 0
+        return sum(compute_argument_bytes(group) for group in rule(program).groups) if rule and program.inputs else 0
     total = 0
     for key in programs:
         match key:
             case (str() as stage, tuple() as given, TensorSpec() as made, _) if len(programs) > 1:
                 specs = [spec for spec in given if isinstance(spec, TensorSpec)]
-                total += compute_call_bytes(stage, one._replace(inputs=specs, results=(made,), options={}))
+                total += compute_call_bytes(stage, program._replace(inputs=specs, results=(made,), options={}))
             case _:
-                total += compute_call_bytes(name, one, other)
+                total += compute_call_bytes(name, program, other)
     return total

@@ -14,7 +14,7 @@ from ttmesh.chip.numerics import fpu
 from ttmesh.tensor.calls.argument_errors import check_types, shapes_misfit
 from ttmesh.tensor.calls.circular_buffer_checks import check_size
 from ttmesh.tensor.calls.dispatch_bytes import compute_dispatch_bytes
-from ttmesh.tensor.calls.dispatch_factories import Started
+from ttmesh.tensor.calls.dispatch_factories import ProgramCall
 from ttmesh.tensor.calls.lane_calls import (
     Arguments,
     body_maker,
@@ -109,7 +109,7 @@ def make_plan(operation: Operation, call: Call, inputs: Arguments, key: Hashable
         circular_buffer_bytes=scratch,
         dispatch_bytes=compute_dispatch_bytes(
             operation.name,
-            Started(call.specs, specs, call.mesh.core_grid, call.mesh.arch(), call.arguments),
+            ProgramCall(call.specs, specs, call.mesh.core_grid, call.mesh.arch(), call.arguments),
             programs,
         ),
         compute_config=key_of(call["compute_kernel_config"]),
