@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import math
-import struct
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -40,6 +37,15 @@ from ttmesh.ops.elementwise.binary_rules import (
 from ttmesh.ops.elementwise.elementwise_buffers import binary_buffers
 from ttmesh.ops.elementwise.fpu_binary import specialise_addition
 from ttmesh.ops.goldens import operands as goldens
+from ttmesh.ops.lane_functions.binary_functions import (
+    accept_number,
+    make_extremum,
+    make_remainder,
+    raise_to_power,
+    scale_by_power_of_two,
+    shift_right_arithmetic,
+    shift_right_logical,
+)
 from ttmesh.ops.lane_functions.lane_broadcast import equalize_ranks
 from ttmesh.ops.lane_functions.unary_functions import pack_nan, to_float32
 from ttmesh.ops.stages.binary_stages import binary_stages
@@ -72,73 +78,6 @@ class BinaryKind(NamedTuple):
     extra_check: Callable[[Call], None] | None = None
 
 
-def _shift_right_logical(a: Tensor, b: Any) -> Tensor:
-    """Shift in zeros: the bits of int32 are treated as unsigned."""
-    return torch.bitwise_right_shift(a.long() & 0xFFFFFFFF, b)
-
-
-def _shift_right_arithmetic(a: Tensor, b: Any) -> Tensor:
-    """Shift in the sign bit; uint32 is shifted as int32, as the chip does."""
-    if a.dtype is torch.int64:
-        a, b = a.to(torch.int32), b.to(torch.int32) if isinstance(b, Tensor) else b
-    return torch.bitwise_right_shift(a, b)
-
-
-def _truncate_to_bfloat16(number: float) -> float:
-    """Truncate to the upper half of a float32, which is how the chip receives scalars."""
-    with contextlib.suppress(OverflowError):
-        (bits,) = struct.unpack("<I", struct.pack("<f", number))
-        (number,) = struct.unpack("<f", struct.pack("<I", bits & 0xFFFF0000))
-    return number
-
-
-def _make_extremum(choose: Callable[[Tensor, Tensor], Tensor], side: str) -> Callable[[Tensor, Any], Tensor]:
-    """A function for the maximum or minimum; a scalar may be outside the range of the tensor's format."""
-
-    def compute(a: Tensor, b: Any) -> Tensor:
-        if isinstance(b, Tensor):
-            return choose(a, b)
-        if isinstance(b, float) and a.dtype is torch.bfloat16:
-            b = _truncate_to_bfloat16(b)
-        if a.requires_grad:  # at the bound half of the gradient flows to each operand, as for two tensors
-            return choose(to_float32(a), torch.full((), b, device=a.device))
-        return (to_float32(a) if isinstance(b, float) else a).clamp(**{side: b})
-
-    return compute
-
-
-def _pow(a: Any, b: Any) -> Tensor:
-    """Negative powers of 0 are NaN if the chip computes with logarithms: for all exponents but integers."""
-    base, exponent = (to_float32(value) if isinstance(value, Tensor) else value for value in (a, b))
-    result = torch.pow(base, exponent)
-    if not isinstance(a, Tensor) or not (isinstance(b, Tensor) or (b < 0 and b != int(b))):
-        return result
-    return pack_nan(torch.where((base == 0) & (exponent < 0), math.nan, result), a.dtype)
-
-
-def _ldexp(a: Tensor, b: Any) -> Tensor:
-    return to_float32(a) * torch.exp2(to_float32(b) if isinstance(b, Tensor) else torch.tensor(float(b)))
-
-
-def _accept_number(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Any], Tensor]:
-    """Make a function of two tensors accept a number as its second operand."""
-    return lambda a, b: function(a, b if isinstance(b, Tensor) else torch.full_like(a, b))
-
-
-def _divide_for_rest(function: Callable[..., Tensor]) -> Callable[[Tensor, Any], Tensor]:
-    """Make remainder or fmod give an integer itself where the divisor is 0, as the chip does; torch raises there."""
-
-    def compute(a: Tensor, b: Any) -> Tensor:
-        if a.dtype.is_floating_point:
-            return function(to_float32(a), b)
-        if not isinstance(b, Tensor):
-            return function(a, b) if b else a.clone()
-        is_zero = b == 0
-        return torch.where(is_zero, a, function(a, b.masked_fill(is_zero, 1)))
-
-    return compute
-
-
 def _float32_for_number(call: Call) -> DataType | None:
     """Integers of 32 bits are converted where the other operand is a floating-point number."""
     number = isinstance(call["input_tensor_b"], float) or isinstance(call["input_tensor_a"], float)
@@ -164,37 +103,37 @@ BINARY = {
     "ge": BinaryKind(torch.ge, "GE", RELATIONAL, mixed=True, in_place=True),
     "lt": BinaryKind(torch.lt, "LT", RELATIONAL, mixed=True, in_place=True),
     "le": BinaryKind(torch.le, "LE", RELATIONAL, mixed=True, in_place=True),
-    "logical_and": BinaryKind(_accept_number(torch.logical_and), "LOGICAL_AND", ARITHMETIC, mixed=True, in_place=True),
-    "logical_or": BinaryKind(_accept_number(torch.logical_or), "LOGICAL_OR", ARITHMETIC, mixed=True, in_place=True),
-    "logical_xor": BinaryKind(_accept_number(torch.logical_xor), "LOGICAL_XOR", ARITHMETIC, mixed=True, in_place=True),
+    "logical_and": BinaryKind(accept_number(torch.logical_and), "LOGICAL_AND", ARITHMETIC, mixed=True, in_place=True),
+    "logical_or": BinaryKind(accept_number(torch.logical_or), "LOGICAL_OR", ARITHMETIC, mixed=True, in_place=True),
+    "logical_xor": BinaryKind(accept_number(torch.logical_xor), "LOGICAL_XOR", ARITHMETIC, mixed=True, in_place=True),
     "logaddexp": BinaryKind(
-        _accept_number(lambda a, b: torch.logaddexp(to_float32(a), to_float32(b))), "LOGADDEXP", FLOAT, in_place=True
+        accept_number(lambda a, b: torch.logaddexp(to_float32(a), to_float32(b))), "LOGADDEXP", FLOAT, in_place=True
     ),
     "logaddexp2": BinaryKind(
-        _accept_number(lambda a, b: torch.logaddexp2(to_float32(a), to_float32(b))), "LOGADDEXP2", FLOAT, in_place=True
+        accept_number(lambda a, b: torch.logaddexp2(to_float32(a), to_float32(b))), "LOGADDEXP2", FLOAT, in_place=True
     ),
-    "ldexp": BinaryKind(_ldexp, "LDEXP", FLOAT, in_place=True),
+    "ldexp": BinaryKind(scale_by_power_of_two, "LDEXP", FLOAT, in_place=True),
     "bias_gelu": BinaryKind(lambda a, b: functional.gelu(to_float32(a) + b), "BIAS_GELU", FLOAT, in_place=True),
-    "xlogy": BinaryKind(_accept_number(torch.xlogy), "XLOGY", FLOAT),
+    "xlogy": BinaryKind(accept_number(torch.xlogy), "XLOGY", FLOAT),
     "atan2": BinaryKind(torch.atan2, "ATAN2", FLOAT),
     "hypot": BinaryKind(lambda a, b: torch.hypot(to_float32(a), to_float32(b)), "HYPOT", FLOAT),
-    "maximum": BinaryKind(_make_extremum(torch.maximum, "min"), "MAXIMUM", FLOAT_32_BIT, takes_dtype=False),
-    "minimum": BinaryKind(_make_extremum(torch.minimum, "max"), "MINIMUM", FLOAT_32_BIT, takes_dtype=False),
+    "maximum": BinaryKind(make_extremum(torch.maximum, "min"), "MAXIMUM", FLOAT_32_BIT, takes_dtype=False),
+    "minimum": BinaryKind(make_extremum(torch.minimum, "max"), "MINIMUM", FLOAT_32_BIT, takes_dtype=False),
     "gcd": BinaryKind(torch.gcd, "GCD", INT32, takes_dtype=False),
     "lcm": BinaryKind(torch.lcm, "LCM", INT32, takes_dtype=False),
-    "pow": BinaryKind(_pow, "POWER", FLOAT, takes_dtype=False),
-    "remainder": BinaryKind(_divide_for_rest(torch.remainder),
+    "pow": BinaryKind(raise_to_power, "POWER", FLOAT, takes_dtype=False),
+    "remainder": BinaryKind(make_remainder(torch.remainder),
                       "REMAINDER", FLOAT_32_BIT, extra_check=lambda call: _check_divisor(call),
                       dtype=_float32_for_number),
-    "fmod": BinaryKind(_divide_for_rest(torch.fmod),
+    "fmod": BinaryKind(make_remainder(torch.fmod),
                        "FMOD", FLOAT_INT32, dtype=_float32_for_number),
     "bitwise_and": BinaryKind(lambda a, b: a & b, "BITWISE_AND", BITS),
     "bitwise_or": BinaryKind(lambda a, b: a | b, "BITWISE_OR", BITS),
     "bitwise_xor": BinaryKind(lambda a, b: a ^ b, "BITWISE_XOR", BITS),
     "bitwise_left_shift": BinaryKind(lambda a, b: a << b, "LEFT_SHIFT", BITS),
-    "bitwise_right_shift": BinaryKind(_shift_right_arithmetic, "RIGHT_SHIFT", BITS),
+    "bitwise_right_shift": BinaryKind(shift_right_arithmetic, "RIGHT_SHIFT", BITS),
     "logical_left_shift": BinaryKind(lambda a, b: a << b, "LEFT_SHIFT", BITS),
-    "logical_right_shift": BinaryKind(_shift_right_logical, "LOGICAL_RIGHT_SHIFT", BITS_32),
+    "logical_right_shift": BinaryKind(shift_right_logical, "LOGICAL_RIGHT_SHIFT", BITS_32),
 }  # fmt: skip
 
 
