@@ -45,11 +45,11 @@ docs: $(STAMP)  ## the site in artefacts/site; dead links and pages without a pl
 stubs: $(STAMP)  ## type stubs of the TT-NN namespace, from the names table and the signatures
 	@$(PY) -m ttmesh.ttnn.type_stubs
 
-check: $(STAMP)  ## format, lint, types, architecture, smoke
+check: $(STAMP)  ## format, lint, types, the rules that tests hold the tree to, smoke
 	@$(PY) -m ruff format --check .
 	@$(PY) -m ruff check .
 	@$(PY) -m mypy
-	@$(PY) -m pytest tests/test_architecture.py tests/test_smoke.py
+	@$(PY) -m pytest tests/test_architecture.py tests/test_lane_devices.py tests/test_vocabulary.py tests/test_doc_pages.py tests/test_page_names.py tests/test_smoke.py
 
 bench: $(STAMP)  ## every benchmark beside its peers and limits: one table, JSON and a picture in artefacts/bench; ONLY='ops busy' for some
 	@$(PY) -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[bench]'

@@ -16,8 +16,8 @@ ON_THE_HOST = {
     "ops/attention/block_cyclic_cache.py",
     "ops/creation/full.py",
     "ops/creation/token_sampling.py",  # one number per user, drawn by torch's generator of the host
-    "ops/elementwise/binary.py",  # a number as a tensor without dims, which any device takes
     "ops/elementwise/ternary.py",
+    "ops/lane_functions/binary_functions.py",  # a number as a tensor without dims, which any device takes
     "ops/norm/group_norm_grids.py",
     "ops/stages/reshape_map.py",
 }
