@@ -147,3 +147,21 @@ def test_two_forms_of_a_program_count_twice() -> None:
 
         assert counts == [1, 0, 1, 1]
         assert ttnn.get_num_links(mesh, 1) == 1
+
+
+def test_a_reopened_mesh_has_no_routers_until_the_fabric_is_set_again() -> None:
+    with opened((2, 4)):
+        pass
+    ttnn.set_fabric_config(ttnn.FabricConfig.FABRIC_1D)
+    ttnn.close_mesh_device(ttnn.open_mesh_device(ttnn.MeshShape(2, 4)))
+    mesh = ttnn.open_mesh_device(ttnn.MeshShape(2, 4))
+    try:
+        x = make(mesh)
+
+        assert ttnn.get_fabric_config() is ttnn.FabricConfig.DISABLED
+        assert tuple(ttnn.all_gather(x, 3, cluster_axis=1).shape) == (1, 2, 128, 2048)
+        with pytest.raises(RuntimeError, match="Unsupported fabric config"):
+            ttnn.reduce_scatter(x, 3, cluster_axis=1)
+    finally:
+        ttnn.close_mesh_device(mesh)
+        ttnn.set_fabric_config(ttnn.FabricConfig.DISABLED)

@@ -91,8 +91,10 @@ def torch_losses(steps: int, *, clip: float | None = None, lr: float = 1e-3) -> 
 
 
 @contextlib.contextmanager
-def opened(shape: tuple[int, int], **options: int) -> Iterator[ttnn.MeshDevice]:
-    """A mesh that closes itself."""
+def opened(shape: tuple[int, int], *, fabric: bool = False, **options: int) -> Iterator[ttnn.MeshDevice]:
+    """A mesh that closes itself, and with it its fabric."""
+    if fabric:
+        ttnn.set_fabric_config(ttnn.FabricConfig.FABRIC_1D)
     mesh = ttnn.open_mesh_device(ttnn.MeshShape(*shape), **options)
     try:
         yield mesh

@@ -27,7 +27,6 @@ LAYERS, GUARD_S = 6, 300.0
 @pytest.fixture(autouse=True)
 def system(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TTMESH_SYSTEM", "t3k")
-    ttnn.set_fabric_config(ttnn.FabricConfig.FABRIC_1D)
     yield
     settings.override("TTMESH_SCHEDULE", None)
     ttnn.set_fabric_config(ttnn.FabricConfig.DISABLED)
@@ -43,7 +42,7 @@ def divide_cores(mesh: ttnn.MeshDevice) -> None:
 
 
 def curve(placement: str, steps: int, bucket_bytes: int | None) -> tuple[list[float], dict[str, torch.Tensor]]:
-    with opened(PLACEMENTS[placement][0], num_command_queues=2) as mesh:
+    with opened(PLACEMENTS[placement][0], fabric=True, num_command_queues=2) as mesh:
         divide_cores(mesh)
         trainer = Trainer(mesh, placement, mode="fabric")
         optimiser = AdamW(trainer.parameters, 1e-3)
@@ -105,7 +104,7 @@ class FirstSum:
 
 def test_sums_run_while_backward_does() -> None:
     ttmesh.configure(schedule="async")
-    with opened((1, 8), num_command_queues=2) as mesh:
+    with opened((1, 8), fabric=True, num_command_queues=2) as mesh:
         divide_cores(mesh)
         draw = torch.Generator().manual_seed(0)
         layers = [Linear(mesh, torch.randn(64, 64, generator=draw) * 0.1, dtype=ttnn.float32) for _ in range(LAYERS)]
@@ -137,7 +136,7 @@ def test_sums_run_while_backward_does() -> None:
 
 
 def test_accumulated_gradients_are_summed_once() -> None:
-    with opened((1, 8), num_command_queues=2) as mesh:
+    with opened((1, 8), fabric=True, num_command_queues=2) as mesh:
         divide_cores(mesh)
         plain, overlapped = (Trainer(mesh, "data parallel", mode="fabric") for _ in range(2))
         sums = OverlappedSums(overlapped.parameters)
@@ -160,12 +159,12 @@ def test_accumulated_gradients_are_summed_once() -> None:
 
 
 def test_what_is_missing_is_told() -> None:
-    with opened((1, 2)) as mesh:
+    with opened((1, 2), fabric=True) as mesh:
         parameters = Trainer(mesh, "data parallel").parameters
         with pytest.raises(RuntimeError, match=r"has one command queue; .* num_command_queues=2"):
             OverlappedSums(parameters)
         del parameters
-    with opened((1, 2), num_command_queues=2) as mesh:
+    with opened((1, 2), fabric=True, num_command_queues=2) as mesh:
         parameters = Trainer(mesh, "data parallel").parameters
         with pytest.raises(RuntimeError, match=r"one sub-device, .*load_sub_device_manager"):
             OverlappedSums(parameters)
@@ -174,7 +173,7 @@ def test_what_is_missing_is_told() -> None:
 
 def test_every_gradient_is_told_once_and_complete() -> None:
     told: list[tuple[int, torch.Tensor]] = []
-    with opened((1, 1)) as mesh:
+    with opened((1, 1), fabric=True) as mesh:
         trainer = Trainer(mesh, "one chip")
         tensors = [p.tensor for p in trainer.parameters.values()]
         with tape() as record:

@@ -28,7 +28,6 @@ from ttmesh.nn.zero import Zero
 @pytest.fixture(autouse=True)
 def system(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TTMESH_SYSTEM", "t3k")
-    ttnn.set_fabric_config(ttnn.FabricConfig.FABRIC_1D)
     yield
     ttnn.set_fabric_config(ttnn.FabricConfig.DISABLED)
 
@@ -72,7 +71,7 @@ def curve(
     **options,
 ) -> list[float]:
     found = []
-    with opened(mesh_shape) as mesh:
+    with opened(mesh_shape, fabric=True) as mesh:
         meshes = mesh.create_submeshes(ttnn.MeshShape(*stage_shape))
         axis = options.pop("axis", None)
         model = Staged(meshes, layers(axis), cross_entropy, **options)
@@ -156,7 +155,7 @@ class Meeting:
 def test_stages_with_workers_of_their_own_run_at_the_same_time() -> None:
     ttmesh.configure(schedule="async")
     try:
-        with opened((1, 2)) as mesh:
+        with opened((1, 2), fabric=True) as mesh:
             meshes = mesh.create_submeshes(ttnn.MeshShape(1, 1))
             model = Staged(meshes, layers(), cross_entropy, micro_batches=8)
             meeting = Meeting(*(stage.id() for stage in meshes))
@@ -176,7 +175,7 @@ def test_a_padded_batch_has_the_gradients_of_its_real_rows() -> None:
     tokens, targets = (part[:5] for part in batch_of(0))
     expected = torch.nn.functional.cross_entropy(like(tokens).flatten(0, 1), targets.flatten().long())
     expected.backward()
-    with opened((2, 4)) as mesh:
+    with opened((2, 4), fabric=True) as mesh:
         model = Staged(
             mesh.create_submeshes(ttnn.MeshShape(2, 2)), layers(1), cross_entropy, micro_batches=2, batch_axis=0
         )
@@ -196,7 +195,7 @@ def test_a_padded_batch_has_the_gradients_of_its_real_rows() -> None:
 def test_one_forward_one_backward_keeps_fewer_activations() -> None:
     peaks = {}
     for schedule in SCHEDULES:
-        with opened((1, 2)) as mesh:
+        with opened((1, 2), fabric=True) as mesh:
             meshes = mesh.create_submeshes(ttnn.MeshShape(1, 1))
             model = Staged(meshes, layers(), cross_entropy, micro_batches=8, schedule=schedule)
             before = [_allocated(stage) for stage in meshes]
@@ -235,7 +234,7 @@ def test_every_stage_takes_every_micro_batch_once_each_way(schedule: str, stages
 
 
 def test_activations_cross_the_links_between_stages() -> None:
-    with opened((1, 2)) as mesh:
+    with opened((1, 2), fabric=True) as mesh:
         first, second = mesh.create_submeshes(ttnn.MeshShape(1, 1))
         model = Staged([first, second], layers(), cross_entropy, micro_batches=2)
         first.traffic.counters.reset()
@@ -249,7 +248,7 @@ def test_activations_cross_the_links_between_stages() -> None:
 
 
 def test_what_cannot_work_is_refused() -> None:
-    with opened((2, 4)) as mesh:
+    with opened((2, 4), fabric=True) as mesh:
         meshes = mesh.create_submeshes(ttnn.MeshShape(2, 2))
         uneven = [mesh.create_submesh(ttnn.MeshShape(1, 2)), mesh.create_submesh(ttnn.MeshShape(1, 1))]
         model = Staged(meshes, layers(), cross_entropy, micro_batches=2, batch_axis=0)
@@ -293,7 +292,7 @@ def test_a_staged_run_goes_on_on_another_number_of_stages(tmp_path: Path) -> Non
     file = tmp_path / "run.safetensors"
     found = []
     for shape, steps in (((2, 2), range(3)), ((2, 1), range(3, 6)), ((2, 4), range(6, 8))):  # two stages, four, one
-        with opened((2, 4)) as mesh:
+        with opened((2, 4), fabric=True) as mesh:
             meshes = mesh.create_submeshes(ttnn.MeshShape(*shape))
             model = Staged(meshes, layers(1), cross_entropy, micro_batches=4, batch_axis=0)
             optimisers = [AdamW(stage.parameters, 1e-3) for stage in model.stages]
@@ -314,7 +313,7 @@ def test_a_staged_run_goes_on_on_another_number_of_stages(tmp_path: Path) -> Non
 
 def test_a_stage_may_cut_its_optimiser_state() -> None:
     found = []
-    with opened((2, 4)) as mesh:
+    with opened((2, 4), fabric=True) as mesh:
         model = Staged(
             mesh.create_submeshes(ttnn.MeshShape(2, 2)), layers(1), cross_entropy, micro_batches=4, batch_axis=0
         )
@@ -332,7 +331,7 @@ def test_a_stage_may_cut_its_optimiser_state() -> None:
 
 def test_predictions_pass_through_all_stages() -> None:
     tokens, _ = batch_of(0)
-    with opened((2, 4)) as mesh, torch.no_grad():
+    with opened((2, 4), fabric=True) as mesh, torch.no_grad():
         meshes = mesh.create_submeshes(ttnn.MeshShape(2, 2))
         model = Staged(meshes, layers(1), cross_entropy, micro_batches=2, batch_axis=0)
         composer = ttnn.ConcatMesh2dToTensor(meshes[-1], mesh_shape=(2, 2), dims=(0, 1))
@@ -344,7 +343,7 @@ def test_predictions_pass_through_all_stages() -> None:
 
 
 def test_sgd_of_one_stage_leaves_the_others_alone() -> None:
-    with opened((1, 2)) as mesh:
+    with opened((1, 2), fabric=True) as mesh:
         model = Staged(mesh.create_submeshes(ttnn.MeshShape(1, 1)), layers(), cross_entropy, micro_batches=2)
         before = {name: p.to_torch() for stage in model.stages for name, p in stage.parameters.items()}
         model.differentiate(*batch_of(0))

@@ -324,6 +324,7 @@ def run(out: Path) -> Results:
 def dry_run() -> Results:
     """Shapes of collectives on a backend without values: ranks have nothing to send."""
     settings.override("TTMESH_BACKEND", "meta")
+    ttnn.set_fabric_config(ttnn.FabricConfig.FABRIC_2D)
     mesh = ttnn.open_mesh_device(ttnn.MeshShape(*SHAPE))
     t = cut(mesh, torch.empty(128, 1024, device="meta"), (0, 1))
     at = ttnn.MeshCoordinate

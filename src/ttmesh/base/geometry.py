@@ -46,7 +46,14 @@ class MeshShape:
         return self._dims
 
     def __getitem__(self, axis: int) -> int:
-        return self._dims[axis]
+        try:
+            return self._dims[axis]
+        except IndexError:
+            raise ShapeError(
+                f"ShapeBase[] index out of range. {axis} not in [-4, {len(self._dims)})",
+                expected=f"an axis of {self!r}",
+                fix="Choose another axis.",
+            ) from None
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._dims)

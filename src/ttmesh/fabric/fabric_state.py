@@ -32,6 +32,31 @@ class FabricSetup:
     router_config: FabricRouterConfig = field(default_factory=FabricRouterConfig)
 
 
+@dataclass
+class FabricProcess:
+    """The fabric of this process.
+
+    `launched`: a mesh was opened with a fabric, and none has been disabled by the program since. `has_routes`: a mesh was
+    ever opened with a fabric; its routing tables outlive it.
+    """
+
+    setup: FabricSetup = field(default_factory=FabricSetup)
+    launched: bool = False
+    has_routes: bool = False
+
+    def open(self) -> None:
+        """Note that a mesh is opened."""
+        if self.setup.config is not FabricConfig.DISABLED:
+            self.launched = self.has_routes = True
+
+    def close(self) -> None:
+        """The last mesh was closed: as in TT-NN the configuration goes with it."""
+        self.setup = FabricSetup()
+
+
+process = FabricProcess()
+
+
 def replace_setup(current: FabricSetup, wanted: FabricSetup, *, devices_open: bool) -> FabricSetup:
     """The setup after a change: off at any time, on only while every mesh is closed, over another only after off."""
     if wanted.config is FabricConfig.DISABLED:

@@ -55,3 +55,17 @@ def test_an_open_mesh_keeps_its_fabric() -> None:
         close_mesh_device(mesh)
 
     assert list_root_meshes() == []
+
+
+def test_closing_the_last_mesh_disables_the_fabric() -> None:
+    set_fabric_config(FabricConfig.FABRIC_1D)
+    first = open_mesh_device(MeshShape(1, 2))
+    second = open_mesh_device(MeshShape(1, 2), physical_device_ids=[2, 3])
+    submesh = second.create_submesh(MeshShape(1, 1))
+
+    close_mesh_device(submesh)
+    close_mesh_device(first)
+    assert get_fabric_config() is FabricConfig.FABRIC_1D
+
+    close_mesh_device(second)
+    assert get_fabric_config() is FabricConfig.DISABLED

@@ -10,9 +10,10 @@ import torch
 from ttmesh.base.dtypes import BufferType, Layout
 from ttmesh.base.errors import MeshError, ShapeError, require
 from ttmesh.ccl.collectives.collective_semaphores import program_stages
+from ttmesh.ccl.collectives.exchange_checks import check_exchange, check_index
 from ttmesh.ccl.collectives.line_checks import check_routes
 from ttmesh.ccl.planning import plan_executor
-from ttmesh.ccl.planning.collective_call import Decision, Request, common_options, mesh_of, run
+from ttmesh.ccl.planning.collective_call import Decision, Request, common_options, drop_memory, mesh_of, run
 from ttmesh.ccl.planning.group_plan import ChipGroups, check_axis, find_groups, normalize_tensor_dim
 from ttmesh.ccl.planning.lane_groups import split_dim
 from ttmesh.ccl.planning.rank_exchange import exchange_by_target
@@ -40,6 +41,7 @@ def exchange(
     mode: str | None = None,
     algorithm: str | None = None,
     output: Tensor | None = None,
+    persistent_intermediate_buffer: Tensor | None = None,
 ) -> Tensor:
     """all_to_all: a tensor sharded along in_dim becomes sharded along out_dim."""
     mesh = mesh_of(name, [tensor])
@@ -51,13 +53,16 @@ def exchange(
                 raise ShapeError(index_text(dim, rank), expected=f"0 to {rank - 1}", fix=f"Change {key}.")
             if dim < 0:
                 raise ShapeError(f"{key} out of range", expected=f"0 to {rank - 1}, not {dim}", fix=f"Change {key}.")
+    elif name.startswith("ttnn."):
+        check_index(tensor, out_dim=out_dim, in_dim=in_dim)
     dims = {
         key: normalize_tensor_dim(tensor, dim, f"AllToAllAsync: {key} must be in range [0, {rank}), but is {dim}")
         for key, dim in (("in_dim", in_dim), ("out_dim", out_dim))
     }
     options: dict[str, Any] = {
         **dims, "axis": cluster_axis, "memory_config": memory_config, "topology": topology, "algorithm": algorithm,
-        **common_options(name, mesh, mode, num_links, subdevice_id),
+        "intermediate": None if persistent_intermediate_buffer is None else drop_memory(persistent_intermediate_buffer),
+        "given_dims": (in_dim, out_dim), **common_options(name, mesh, mode, num_links, subdevice_id),
     }  # fmt: skip
     result: Tensor = run(name, decide_all_to_all, [tensor], options, [output] if output is not None else [])
     return result
@@ -85,6 +90,9 @@ def decide_all_to_all(request: Request) -> Decision:
     groups, spec = find_groups(request, request["axis"]), request.tensor.spec
     in_dim, out_dim, n = request["in_dim"], request["out_dim"], groups.group_size
     extent = spec.shape[out_dim]
+    if request.name == "ttnn.experimental.all_to_all_async" and not (request.over_host or request["algorithm"]):
+        given_in, given_out = request["given_dims"]
+        check_exchange(request, given_in, given_out, n)
     if n == 1 and request.name.endswith("_generic"):
         raise MeshError(
             f"all_to_all_async is a collective operation and requires more than 1 device, but has {n}",

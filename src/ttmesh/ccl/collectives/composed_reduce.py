@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ttmesh.base.dtypes import DataType, Layout
+from math import prod
+
+from ttmesh.base.dtypes import BufferType, DataType, Layout, TensorMemoryLayout
 from ttmesh.base.errors import MeshError, require
 from ttmesh.ccl.collectives.collective_semaphores import brings_semaphores, compile_before_refusal
 from ttmesh.ccl.collectives.collective_stages import TILE, Composed, run_all_gather, run_reduce_scatter
@@ -10,16 +12,19 @@ from ttmesh.ccl.collectives.composed_gather import join_broadcast
 from ttmesh.ccl.collectives.composed_scatter import is_composed_scatter
 from ttmesh.ccl.collectives.line_checks import check_routes
 from ttmesh.ccl.collectives.scatter_checks import refuse_lone_chip
-from ttmesh.ccl.planning.collective_call import Request
+from ttmesh.ccl.planning.collective_call import Request, require_routers
 from ttmesh.ccl.planning.group_plan import find_fabric_topology
+from ttmesh.ccl.planning.link_limits import check_link_number
 from ttmesh.fabric.fabric_config import Topology, is_2d
 from ttmesh.mesh.functions.process_fabric import get_fabric_config
 from ttmesh.ops.stages.movement_stages import fill_padding, has_padding, interleave, tile_spec, transpose, typecast
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
+from ttmesh.tensor.tensor import Tensor
 
 COUNTS = (2, 3, 2)  # semaphores of the barrier, of reduce_scatter and of all_gather
+SHARD_FIX = "Convert it with ttnn.to_memory_config first."
 SUMMED = (DataType.BFLOAT16, DataType.INT32, DataType.BFLOAT8_B, DataType.FLOAT32)
 
 
@@ -70,6 +75,55 @@ def check_all_reduce(request: Request, n: int) -> None:
     )
 
 
+def check_buffered_reduce(request: Request, buffer: Tensor, n: int) -> None:
+    """Raise for tensors that are not sharded by width, and for a buffer that cannot hold what all chips send."""
+    tensor, held = request.tensor, buffer.memory_config()
+    config: MemoryConfig = request["memory_config"] or tensor.memory_config()
+    in_dram = tensor.memory_config().buffer_type is BufferType.DRAM
+    require(
+        request.mesh.arch().name != "BLACKHOLE" or not in_dram,
+        "This kernel does not support blackhole dram as it does not use an accessor to get the noc address as needed by "
+        "the fabric api",
+        "a tensor in L1",
+        "Move it with ttnn.to_memory_config first.",
+    )
+    require(
+        n % 2 == 0,
+        "AllReduceAsync currently only supports even number of blocks in the reduction kernel.",
+        "an axis of an even number of chips",
+        "Choose another cluster_axis.",
+    )
+    check_link_number("", request["num_links"])
+    for role, found in (
+        ("for input tensor", tensor.memory_config()),
+        ("for buffer tensor ", held),
+        ("for output tensor ", config),
+    ):
+        require(
+            found.memory_layout is TensorMemoryLayout.WIDTH_SHARDED,
+            f"Unsupported memory layout {role}TensorMemoryLayout::{found.memory_layout.name}.",
+            "WIDTH_SHARDED",
+            SHARD_FIX,
+        )
+    wanted, own = config.shard_spec, held.shard_spec
+    if wanted is None or own is None:
+        return
+    require(
+        own.grid.contains(wanted.grid),
+        "The output tensor must reside on a subset of the cores of the buffer tensor",
+        f"cores of {own.grid!r}",
+        "Change the memory config of the output, or the buffer.",
+    )
+    need, room = prod(wanted.shape) * n, prod(own.shape)
+    require(
+        need <= room,
+        "The shard size for the buffer must be large enough to hold the intermediate tensor. Require at least "
+        f"{need} but has {room}",
+        f"shards of {need} elements or more",
+        "Allocate a larger buffer.",
+    )
+
+
 def check_line_over_mesh(request: Request) -> None:
     """Raise if all_reduce_async is asked to go over all chips of a mesh of two axes along a fabric of one dimension."""
     spec = request.tensor.spec
@@ -92,6 +146,7 @@ def _check_scattered(request: Request, n: int) -> None:
     shape[dim] //= n
     if not (brings_semaphores(request) and request.tensor.spec.memory_config.is_sharded()):
         request.result_spec(shape)
+    require_routers(request)
     if not brings_semaphores(request):
         return
     topology, counts = find_fabric_topology(request, request["axis"]), request["semaphores"]

@@ -6,7 +6,7 @@ from ttmesh.base.dtypes import Layout
 from ttmesh.base.errors import MeshError, ShapeError, require
 from ttmesh.ccl.collectives.collective_semaphores import brings_semaphores
 from ttmesh.ccl.collectives.line_checks import check_routes
-from ttmesh.ccl.planning.collective_call import Request
+from ttmesh.ccl.planning.collective_call import Request, require_routers
 from ttmesh.ccl.planning.tensor_dims import index_text
 from ttmesh.fabric.fabric_config import is_2d
 from ttmesh.mesh.functions.process_fabric import get_fabric_config
@@ -82,6 +82,7 @@ def _check_async(request: Request, dim: int, n: int) -> None:
         _check_width(tensor, dim, n)
     if request["axis"] is None:
         check_routes(request)
+    require_routers(request)
 
 
 def _check_persistent_output(request: Request, tensor: Tensor, output: Tensor, dim: int, n: int) -> None:
@@ -104,12 +105,19 @@ def _check_persistent_output(request: Request, tensor: Tensor, output: Tensor, d
         )
     for i, (given, length) in enumerate(zip(shape, own, strict=True)):
         wanted_length = length * n if i == dim else length
-        if given != wanted_length:
+        if given > wanted_length or (given < wanted_length and i != dim):
             raise ShapeError(
                 f"Error, Output tensor shape at dimension {i} should be {wanted_length} but has {given}",
                 expected=f"{wanted_length}",
                 fix="Allocate it with that length.",
             )
+
+    require(
+        shape[dim] == own[dim] * n,
+        f"Error, Output tensor shape at dimension {dim} should be {own[dim] * n} but has {shape[dim]}",
+        f"{own[dim] * n}",
+        "Allocate it with that length.",
+    )
 
 
 def _check_width(tensor: Tensor, dim: int, n: int) -> None:

@@ -8,7 +8,15 @@ import torch
 
 from ttmesh.base.dtypes import Layout
 from ttmesh.base.errors import MeshError, require
-from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, collective, mesh_of, run
+from ttmesh.ccl.planning.collective_call import (
+    Decision,
+    Request,
+    check_common,
+    collective,
+    mesh_of,
+    require_routers,
+    run,
+)
 from ttmesh.ccl.planning.group_plan import ChipGroups, find_groups, normalize_tensor_dim
 from ttmesh.ccl.planning.lane_groups import split_dim
 from ttmesh.ccl.planning.plan_traffic import Loads, add_loads, count_link_bytes
@@ -49,6 +57,7 @@ def neighbor_pad_async(
     for step, (pad_dim, left, right, axis) in enumerate(
         zip(dim, padding_left, padding_right, cluster_axis, strict=True)
     ):
+        _check_shards(name, input_tensor, pad_dim, input_tensor.shape[pad_dim % len(input_tensor.shape)] + left + right)
         _check_padding(input_tensor, pad_dim, (left, right), padding_mode, axis)
         last = step == len(dim) - 1
         options = {
@@ -75,7 +84,9 @@ def slice_reshard_async(
     """A slice of the full tensor along a dim, sharded again into equal shards; zeros after its end."""
     name = "ttnn.experimental.slice_reshard_async"
     mesh = mesh_of(name, [input_tensor])
-    if cluster_axis not in (0, 1):
+    if cluster_axis in (0, 1) and dim == 0:
+        _check_shards(name, input_tensor, dim, output_dim_shape // mesh.shape[cluster_axis])
+    else:
         _check_rows(input_tensor.spec, "Slice reshard does not support sharded input tensors.")
         _check_cluster_axis(cluster_axis)
     options = {
@@ -99,6 +110,16 @@ def _check_rows(spec: TensorSpec, sharded_text: str) -> None:
         raise MeshError(
             sharded_text, expected="an interleaved tensor", fix="Convert it with ttnn.to_memory_config first."
         )
+
+
+def _check_shards(name: str, tensor: Tensor, dim: int, length: int) -> None:
+    """Raise if the shards of a tensor do not fit its result: TT-NN makes the result's spec first."""
+    mesh = tensor.device()
+    if mesh is None or not tensor.memory_config().is_sharded():
+        return
+    shape = list(tensor.shape)
+    shape[dim % len(shape)] = max(1, length)
+    Request(name, mesh, (tensor,), (), {}).result_spec(shape)
 
 
 def _check_cluster_axis(axis: int) -> None:
@@ -128,6 +149,7 @@ def _check_padding(tensor: Tensor, dim: int, padding: tuple[int, int], mode: str
 
 def _decide_neighbor_pad(request: Request) -> Decision:
     groups, dim, spec = find_groups(request, request["axis"]), request["dim"], request.tensor.spec
+    require_routers(request)
     left, right = request["left"], request["right"]
     shape = [*spec.shape]
     extent = shape[dim]

@@ -11,16 +11,29 @@ from typing import Any
 import torch
 
 from ttmesh.base.errors import MeshError
-from ttmesh.ccl.collectives.buffered_reduce_checks import check_buffered_reduce
 from ttmesh.ccl.collectives.collective_semaphores import brings_semaphores
 from ttmesh.ccl.collectives.composed_gather import all_gather_stages, gather_spec, is_composed_gather
-from ttmesh.ccl.collectives.composed_reduce import all_reduce_stages, check_all_reduce, check_line_over_mesh
+from ttmesh.ccl.collectives.composed_reduce import (
+    all_reduce_stages,
+    check_all_reduce,
+    check_buffered_reduce,
+    check_line_over_mesh,
+)
 from ttmesh.ccl.collectives.composed_scatter import is_composed_scatter, reduce_scatter_stages
 from ttmesh.ccl.collectives.gather_checks import check_all_gather
 from ttmesh.ccl.collectives.line_checks import check_ring, check_routes
 from ttmesh.ccl.collectives.scatter_checks import check_reduce_scatter
 from ttmesh.ccl.planning import plan_executor
-from ttmesh.ccl.planning.collective_call import Decision, Request, collective, common_options, drop_memory, mesh_of, run
+from ttmesh.ccl.planning.collective_call import (
+    Decision,
+    Request,
+    collective,
+    common_options,
+    drop_memory,
+    mesh_of,
+    require_routers,
+    run,
+)
 from ttmesh.ccl.planning.group_plan import (
     check_axis,
     find_groups,
@@ -130,6 +143,8 @@ def scatter(
     }  # fmt: skip
     request = Request(name, mesh, (tensor,), (), {"axis": cluster_axis, **options})
     if name.startswith("ttnn.experimental.") and mode is None and algorithm is None:
+        if cluster_axis is None and not mesh.shape.is_line_topology():
+            check_reduce_scatter(request, request["dim"], len(tensor.coords()))
         check_routes(request)
     if name.endswith("reduce_scatter_minimal_direct"):
         check_ring(request)
@@ -353,7 +368,9 @@ def decide_all_gather(request: Request) -> Decision:
         (result,),
         run_plan if request["algorithm"] else compute,
         groups.loads(plan, size * n, up=[size] * n, down=[size * n] * n),
-        gathered_topology(tensor, dim, request["axis"]),
+        tensor.tensor_topology()
+        if request.name.endswith("strided_all_gather_async")
+        else gathered_topology(tensor, dim, request["axis"]),
         exchange_axes=groups.exchange_axes,
         stages=all_gather_stages(request, dim, result, n),
     )
@@ -361,6 +378,7 @@ def decide_all_gather(request: Request) -> Decision:
 
 def decide_gather_of_others(request: Request) -> Decision:
     """Decide an all_gather into a tensor whose slice for a chip's own shard is not written."""
+    require_routers(request)
     decision = decide_all_gather(replace(request, outputs=()))
     groups, dim = find_groups(request, request["axis"]), request["dim"]
     extent, buffer = request.tensor.shape[dim], request.tensors[1]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from ttmesh.base.errors import MeshError, ShapeError, require
 from ttmesh.ccl.collectives.collective_semaphores import brings_semaphores
 from ttmesh.ccl.collectives.composed_scatter import is_composed_scatter
-from ttmesh.ccl.planning.collective_call import Request, print_spec
+from ttmesh.ccl.planning.collective_call import Request, print_spec, require_routers
 from ttmesh.ccl.planning.group_plan import find_fabric_topology
 from ttmesh.fabric.fabric_config import Topology
 from ttmesh.tensor.tensor import Tensor
@@ -81,6 +81,7 @@ def check_reduce_scatter(request: Request, dim: int, n: int) -> None:
         )
     if n == 1 and not request.over_host:
         refuse_lone_chip()
+    require_routers(request)
 
 
 def _check_topology(request: Request) -> None:

@@ -17,6 +17,7 @@ from ttmesh.ccl.planning.link_limits import check_link_number, check_links
 from ttmesh.ccl.planning.plan_traffic import Loads
 from ttmesh.ccl.planning.present_lanes import hide_absent_lanes
 from ttmesh.fabric.fabric_config import FabricConfig
+from ttmesh.fabric.fabric_state import process
 from ttmesh.mesh.allocation.sub_devices import SubDeviceId
 from ttmesh.mesh.device.mesh_device import MeshDevice, check_same_mesh
 from ttmesh.mesh.functions.process_fabric import get_fabric_config
@@ -140,6 +141,9 @@ def run(
 ) -> Any:
     """Run a collective on the current queue."""
     mesh = mesh_of(name, tensors)
+    for output in outputs:
+        if output is not None:
+            _require_on_device(output)
     if options.get("mode", "fabric") == "fabric" and mesh.get_num_devices() > 1:  # one chip sends nothing
         require_fabric(name)
     key = (name, *[t.kind for t in tensors], *map(key_of, outputs), *map(key_of, options.values()))
@@ -209,10 +213,20 @@ def mesh_of(name: str, tensors: Sequence[Tensor]) -> MeshDevice:
     find_cell(name, tensors[0])
     for tensor in tensors[1:]:
         other = tensor.device()
+        _require_on_device(tensor)
         if other is not mesh and other is not None:
             check_same_mesh(mesh, other)
     mesh.check_open()
     return mesh
+
+
+def _require_on_device(tensor: Tensor) -> None:
+    if tensor.device() is None:
+        raise MeshError(
+            "Device Operations expect device tensors as inputs",
+            expected="tensors on a device",
+            fix="Move it with to_device() first.",
+        )
 
 
 def print_spec(spec: TensorSpec) -> str:
@@ -226,12 +240,22 @@ def _no_device_text(name: str) -> str:
 
 
 def require_fabric(name: str) -> None:
-    """Raise if the fabric, which gives links between chips, is disabled."""
-    if get_fabric_config() is FabricConfig.DISABLED:
+    """Raise if no fabric, which gives links between chips, was ever configured."""
+    if get_fabric_config() is FabricConfig.DISABLED and not process.launched:
         raise MeshError(
             f"{name}: Trying to get un-initialized fabric context",
             expected="a fabric: set_fabric_config(FabricConfig.FABRIC_1D) before the mesh is opened",
             fix='Configure a fabric, or pass mode="host".',
+        )
+
+
+def require_routers(request: Request) -> None:
+    """Raise if a program that sends through the fabric's routers finds none: they went with the last mesh."""
+    if get_fabric_config() is FabricConfig.DISABLED and not request.over_host:
+        raise MeshError(
+            "Unsupported fabric config: the fabric is DISABLED since the last mesh was closed",
+            expected="a fabric: set_fabric_config(FabricConfig.FABRIC_1D) before the mesh is opened",
+            fix="Configure the fabric again before every open_mesh_device.",
         )
 
 

@@ -16,6 +16,7 @@ from ttmesh.ccl.planning.transfer_plan import ChipGroup, TransferPlan
 from ttmesh.fabric.chip_topology import Fabric
 from ttmesh.fabric.fabric_config import (
     WRAP_AXES,
+    FabricConfig,
     Topology,
     convert_2d_to_1d_topology,
     get_usable_topology,
@@ -108,8 +109,10 @@ def find_fabric_topology(request: Request, axis: int | None) -> Topology:
     if request.over_host:
         return Topology.Linear
     mesh, coords = request.mesh, [MeshCoordinate(c) for c in request.tensor.coords()]
+    config = get_fabric_config()
     return get_usable_topology(
-        mesh.shape, coords, topology=request["topology"], cluster_axis=axis, config=get_fabric_config(),
+        mesh.shape, coords, topology=request["topology"], cluster_axis=axis,
+        config=FabricConfig.FABRIC_1D if config is FabricConfig.DISABLED else config,
         closes=axis is not None and axis_closes(mesh, axis),
     )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ttmesh.base import settings
+from ttmesh.base.errors import ShapeError
 from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange, MeshShape
 from ttmesh.chip.system import System
 from ttmesh.fabric.nodes import FabricNodeId, MeshId
@@ -28,6 +29,12 @@ class ChipView:
 
     def get_device_id(self, coord: MeshCoordinate) -> int:
         """The physical id at a coordinate that this process holds."""
+        if not (len(coord) == self._shape.dims() and all(0 <= c < n for c, n in zip(coord, self._shape, strict=True))):
+            raise ShapeError(
+                f"Device ID requested for MeshCoord {coord!r} not found.",
+                expected=f"a coordinate inside {self._shape!r}",
+                fix="Pass a coordinate of this mesh.",
+            )
         chip = self.chip_at(coord)
         if self.rank_block is not None:
             self.rank_block.to_local(coord.coords())

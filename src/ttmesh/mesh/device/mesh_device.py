@@ -24,6 +24,7 @@ from ttmesh.chip.claims import Claim
 from ttmesh.chip.cluster_descriptor import describe_cluster
 from ttmesh.chip.memory import Space
 from ttmesh.chip.system import ChipSpec, System
+from ttmesh.fabric.fabric_state import process as fabric_process
 from ttmesh.mesh.allocation.allocation_digest import Digest
 from ttmesh.mesh.allocation.heap import Buffer, Heap, make_allocated_record, next_buffer_id
 from ttmesh.mesh.allocation.program_memory import Residents
@@ -142,7 +143,7 @@ class MeshDevice(ChipView, CoreView):
         """A mesh over some of the chips, which shares their memory."""
         self.check_open()
         start = offset if offset is not None else MeshCoordinate.zero_coordinate(self._shape.dims())
-        check_submesh(submesh_shape, start, self._shape)
+        check_submesh(submesh_shape, offset, self._shape)
         last = MeshCoordinate([o + s - 1 for o, s in zip(start, submesh_shape, strict=True)])
         ids = tuple(self.chip_at(coord) for coord in MeshCoordinateRange(start, last))
         block = self.rank_block
@@ -269,6 +270,7 @@ class MeshDevice(ChipView, CoreView):
         """Create a partition of the cores into sub-devices."""
         return self.sub_devices.create(sub_devices, local_l1_size)
 
+    @refuse_wrong_types
     def load_sub_device_manager(self, sub_device_manager_id: SubDeviceManagerId) -> None:
         """Load a partition; its local L1 is allocated at the bottom of the banks."""
         manager = self.sub_devices.get(sub_device_manager_id)
@@ -325,6 +327,8 @@ class MeshDevice(ChipView, CoreView):
         for queue in self.queues:
             queue.finish()
         self._shut()
+        if self.parent is None and not list_open_meshes():
+            fabric_process.close()
         self.backend.check_indices()
 
     def set_shape(self, shape: MeshShape, physical_ids: tuple[int, ...], rank_block: RankBlock | None) -> None:

@@ -15,6 +15,7 @@ from ttmesh.chip.backends.registry import find_usable_backend
 from ttmesh.chip.catalogue import current_system
 from ttmesh.chip.claims import claim, is_exclusive
 from ttmesh.chip.memory import MemoryMap, Space
+from ttmesh.fabric.fabric_state import process as fabric_process
 from ttmesh.mesh.allocation.lost_interrupts import redeliver_lost_interrupts
 from ttmesh.mesh.device.dispatch_cores import DispatchCoreConfig, apply_dispatch_config
 from ttmesh.mesh.device.mesh_device import MeshDevice
@@ -99,6 +100,7 @@ def open_mesh_device(
         rank_block=rank_block,
     )  # fmt: skip
     mesh.claim = held
+    fabric_process.open()
     for chip in chips:
         _in_use[chip] = weakref.ref(mesh)
     return mesh

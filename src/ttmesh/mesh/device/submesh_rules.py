@@ -8,8 +8,8 @@ from ttmesh.base.errors import ShapeError
 from ttmesh.base.geometry import MeshCoordinate, MeshShape
 
 
-def check_submesh(shape: MeshShape, start: MeshCoordinate, parent: MeshShape) -> None:
-    """Refuse a submesh that is not inside its parent."""
+def check_submesh(shape: MeshShape, offset: MeshCoordinate | None, parent: MeshShape) -> None:
+    """Refuse a submesh that is not inside its parent; without an offset it starts at the first coordinate."""
     if any(extent <= 0 for extent in shape):
         raise ShapeError(
             f"Invalid submesh shape: ({shape!r}). All dimensions must be positive.",
@@ -22,9 +22,11 @@ def check_submesh(shape: MeshShape, start: MeshCoordinate, parent: MeshShape) ->
             expected=f"{parent.dims()} dimensions",
             fix="Add an axis of length 1.",
         )
+    start = [0] * parent.dims() if offset is None else list(offset)
     if any(o + s > p for o, s, p in zip(start, shape, parent, strict=True)):
+        shown = "std::nullopt" if offset is None else repr(offset)
         raise ShapeError(
-            f"Submesh shape {shape!r} and offset {start!r} does not fit within parent mesh ({parent!r}).",
+            f"Submesh shape {shape!r} and offset {shown} does not fit within parent mesh ({parent!r}).",
             expected="a submesh inside its parent",
             fix="Choose a smaller shape or offset.",
         )

@@ -6,6 +6,7 @@ from ttmesh.base.errors import MeshError
 from ttmesh.chip.catalogue import current_system
 from ttmesh.chip.system import System
 from ttmesh.fabric.fabric_config import FabricConfig, FabricType
+from ttmesh.fabric.fabric_state import process
 from ttmesh.fabric.nodes import FabricNodeId
 from ttmesh.fabric.routes import Routes
 from ttmesh.mesh.functions.process_fabric import fabric_setup
@@ -21,9 +22,9 @@ def get_all_mgd_fabric_types() -> list[FabricType]:
 def get_forwarding_link_indices(src_fabric_node_id: FabricNodeId, dst_fabric_node_id: FabricNodeId) -> list[int]:
     """The links of a chip over which data leaves towards another; none towards itself."""
     setup, system = fabric_setup(), current_system()
-    if setup.config is FabricConfig.DISABLED:
+    if setup.config is FabricConfig.DISABLED and not process.has_routes:
         raise MeshError(
-            "Trying to get un-initialized fabric context",
+            "map::at: the fabric has no routes",
             expected="a configured fabric",
             fix="Call set_fabric_config(FabricConfig.FABRIC_1D) before the mesh is opened.",
         )

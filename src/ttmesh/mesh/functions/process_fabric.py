@@ -11,15 +11,12 @@ from ttmesh.fabric.fabric_config import (
     FabricTensixConfig,
     FabricUDMMode,
 )
-from ttmesh.fabric.fabric_state import FabricSetup, replace_setup
-from ttmesh.mesh.device.mesh_device import live_meshes
+from ttmesh.fabric.fabric_state import FabricSetup, process, replace_setup
 from ttmesh.mesh.device.opening import list_root_meshes
 
 PAYLOAD_BYTES = (
     4 * 1088
 )  # of a packet unless the router config says otherwise: four tiles of bfloat8_b (tt-metal e4f9f0b)
-
-_setup = FabricSetup()
 
 
 @name_wrong_types
@@ -33,28 +30,28 @@ def set_fabric_config(
     router_config: FabricRouterConfig | None = None,
 ) -> None:
     """Configure how chips are connected, before a mesh is opened; DISABLED removes the configuration."""
-    global _setup
     if not isinstance(config, FabricConfig):
         raise TypeError(f"config={config!r} is a {type(config).__name__}; pass ttnn.FabricConfig.FABRIC_1D, say")
     router = FabricRouterConfig() if router_config is None else router_config
     requested = FabricSetup(
         config, reliability_mode, num_planes, fabric_tensix_config, fabric_udm_mode, fabric_manager_mode, router
     )
-    _setup = replace_setup(_setup, requested, devices_open=bool(list_root_meshes()))
-    for mesh in live_meshes.values():
-        mesh.plans.clear()  # a route does not ask again whether there is a fabric
+    devices_open = bool(list_root_meshes())
+    process.setup = replace_setup(process.setup, requested, devices_open=devices_open)
+    if config is FabricConfig.DISABLED and not devices_open:
+        process.launched = False
 
 
 def get_fabric_config() -> FabricConfig:
     """The current configuration."""
-    return _setup.config
+    return process.setup.config
 
 
 def get_tt_fabric_max_payload_size_bytes() -> int:
     """The most bytes that one packet carries."""
-    return _setup.router_config.max_packet_payload_size_bytes or PAYLOAD_BYTES
+    return process.setup.router_config.max_packet_payload_size_bytes or PAYLOAD_BYTES
 
 
 def fabric_setup() -> FabricSetup:
     """The current configuration with all its options."""
-    return _setup
+    return process.setup

@@ -54,7 +54,8 @@ def parse_physical_ids(devices: Sequence[int | str], shape: MeshShape | None, sy
     for i in ids:
         if i not in system.ids:
             raise ShapeError(
-                f"physical device id {i} is not in the system {system.name}",
+                f"Device index {i} out of range. There are {len(system.ids)} devices available in the system "
+                f"{system.name}",
                 expected=one_of(system.ids),
                 fix="Pass ids of this system, or choose another one with TTMESH_SYSTEM.",
             )

@@ -163,7 +163,8 @@ def _check_rank(call: Call, least: int) -> None:
 
 
 def _merge_topologies(call: Call) -> TensorTopology:
-    topologies = [tensor.kind.topology for tensor in call.tensors]
+    given = [tensor for tensor in call.outputs if tensor is not None]
+    topologies = [tensor.kind.topology for tensor in (*call.tensors, *given)]
     if not topologies:
         return TensorTopology.create_fully_replicated_tensor_topology(call.mesh.shape)
     if all(topology == topologies[0] for topology in topologies):

@@ -11,7 +11,7 @@ import torch
 from ttmesh.base.argument_types import name_wrong_types, refuse_wrong_types
 from ttmesh.base.dtypes import StorageType
 from ttmesh.base.errors import MeshError, ShapeError
-from ttmesh.base.geometry import MeshShape
+from ttmesh.base.geometry import MeshCoordinate, MeshShape
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.tensor.distribution.composers import Composer, ListMeshToTensor, MeshToTensor, lane_at
 from ttmesh.tensor.distribution.ingest import ONE_CHIP, ONE_CHIP_TOPOLOGY
@@ -141,7 +141,7 @@ def combine_device_tensors(tensors: Sequence[Tensor], shard_dim: int = 0) -> Ten
     if len(set(coords)) != len(coords):
         twice = next(coord for coord in coords if coords.count(coord) > 1)
         raise _shards_error(
-            f"Found a tensor shard at duplicate coordinate {list(twice)}",
+            f"Found a tensor shard at duplicate coordinate {MeshCoordinate(twice)!r}",
             "each coordinate once",
             "Pass every shard once.",
         )

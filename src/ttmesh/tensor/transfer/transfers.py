@@ -180,6 +180,9 @@ def copy_host_to_device_tensor(host_tensor: Tensor, device_tensor: Tensor, cq_id
     if held is not None and host_tensor.mesh_shape == mesh.shape:
         presence = held if presence is None else held & presence
     sent = lane_transfers.write(mesh, device_tensor.buffer.cell, device_tensor.spec, lanes, presence, cq_id)
+    topology = host_tensor.kind.topology
+    if topology is not device_tensor.kind.topology and host_tensor.mesh_shape == mesh.shape:  # as in TT-NN
+        device_tensor.kind = kind_of(device_tensor.spec, topology, device_tensor.kind.presence)
     for watcher in observer.watchers:
         watcher.after_sending(host_tensor, sent)
 
