@@ -56,7 +56,7 @@ def test_devices_may_be_paths() -> None:
     [
         (None, [0, 1], "Mesh shape must be provided when physical device ids are supplied"),
         (MeshShape(1, 2), [0, 1, 2], r"3 physical device ids \[0, 1, 2\] were given for MeshShape\(\[1, 2\]\)"),
-        (MeshShape(1, 2), [0, 8], r"physical device id 8 is not in the system t3000; expected one of \[0, 1"),
+        (MeshShape(1, 2), [0, 8], r"Device index 8 out of range. There are 8 devices .* t3000; expected one of \[0, 1"),
         (MeshShape(1, 2), [0, 0], r"physical device ids \[0, 0\] name \[0\] more than once"),
         (MeshShape(1, 2), [0, "/dev/sda"], "'/dev/sda' is not a device; expected an id such as 3"),
         (MeshShape(1, 2), [0, -1], "-1 is not a device"),
