@@ -24,18 +24,17 @@ OTHER_FORMATS = {
     DataType.BFLOAT4_B: "bf4", DataType.INT32: "int32", DataType.UINT32: "uint32", DataType.UINT16: "uint16",
     DataType.UINT8: "uint8",
 }  # fmt: skip
-Identity = tuple[str, int, str]  # the operation, how many tensors it gets, their format
 
 
 @cache
-def read_refusals() -> Mapping[Identity, str]:
-    """The file of refusals, once."""
-    refusals: dict[Identity, str] = {}
+def read_refusals() -> Mapping[str, Mapping[tuple[int, str], str]]:
+    """The refusals of the file: of each operation, by number of tensors and kind of the first."""
+    refusals: dict[str, dict[tuple[int, str], str]] = {}
     for line in files(__package__).joinpath("elementwise_compositions.txt").read_text().splitlines():
         if line.startswith("!"):
             name, count, kinds, text = line[1:].split(maxsplit=3)
             for kind in kinds.split(","):
-                refusals[f"ttnn.{name}", int(count), kind] = text
+                refusals.setdefault(f"ttnn.{name}", {})[int(count), kind] = text
     return refusals
 
 
@@ -110,8 +109,8 @@ def _list_kinds(spec: TensorSpec) -> Sequence[str]:
 
 def check_composition(name: str, check: Callable[[Call], None] | None) -> Callable[[Call], None] | None:
     """Combine an operation's check with the refusals of the programs that it is composed of."""
-    refusals, composes = read_refusals(), name in list_composed()
-    if not composes and not any(name == refused for refused, _, _ in refusals):
+    refusals, composes = read_refusals().get(name, {}), name in list_composed()
+    if not composes and not refusals:
         return check
 
     def check_both(call: Call) -> None:
@@ -124,7 +123,7 @@ def check_composition(name: str, check: Callable[[Call], None] | None) -> Callab
         if name.endswith("_bw"):  # of a gradient, integers on either side
             first = next((spec for spec in specs if spec.dtype not in FORMATS), first)
         for kind in _list_kinds(first):
-            text = refusals.get((name, len(specs), kind))
+            text = refusals.get((len(specs), kind))
             if text is not None:
                 expected = "tiles" if kind.endswith("rows") else "another format"
                 wrong = text.replace("{}", first.dtype.name)
