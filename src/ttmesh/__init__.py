@@ -16,7 +16,7 @@ __version__ = "0.2.0"
 
 __all__ = ["MeshError", "configure"]
 
-_PACKAGES = (
+_SUBMODULES = (  # found without loading the runtime, whose names are asked for everything else
     "base",
     "chip",
     "fabric",
@@ -29,6 +29,12 @@ _PACKAGES = (
     "tracking",
     "monitor",
     "launch",
+    "cli",
+    "testing",
+    "showcase",
+    "shim",
+    "dropin",
+    "notebook",
 )
 
 
@@ -72,7 +78,7 @@ def load_ipython_extension(ipython: Any) -> None:
 def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(name)
-    if name in _PACKAGES:
+    if name in _SUBMODULES:
         return importlib.import_module(f"ttmesh.{name}")
     where = importlib.import_module("ttmesh.ttnn.names").EXTRA.get(name)
     if where is None:

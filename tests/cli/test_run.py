@@ -166,6 +166,27 @@ def test_a_misspelt_option_is_named_by_the_command_that_does_not_take_it(command
     assert error.startswith(f"ttmesh {command}: unrecognized arguments: {option}. Did you mean --")
 
 
+@pytest.mark.parametrize("program", [["missing.py"], ["data.py"], ["wrong.py"], ["--no-such-option"], []])
+def test_a_program_that_cannot_run_is_refused_before_torch_loads(tmp_path, program) -> None:
+    (tmp_path / "data.py").write_bytes(b"\0\1\2")
+    (tmp_path / "wrong.py").write_text("x = (\n")
+    code = "import sys; from ttmesh.cli import main; status = main(sys.argv[1:]); print(status, 'torch' in sys.modules)"
+    command = [sys.executable, "-c", code, "run", *program]
+
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": SOURCE},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+
+    assert done.stdout.split()[-2] in ("1", "2")
+    assert done.stdout.split()[-1] == "False"
+
+
 def test_a_file_that_is_no_program_is_refused_and_a_syntax_error_is_pythons(tmp_path) -> None:
     (tmp_path / "data.py").write_bytes(b"\0\1\2")
     (tmp_path / "wrong.py").write_text("x = (\n")
