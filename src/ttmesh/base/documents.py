@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import reprlib
 import stat
 from collections.abc import Callable, Hashable
-from functools import cache
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
-
-if TYPE_CHECKING:
-    from yaml import SafeLoader
 
 MAX_BYTES = 1 << 20  # of a description; the largest of tt-metal's rank bindings has 100 KB
 MAX_DEPTH = 100  # of brackets; the scanner takes quadratic time in it
@@ -70,39 +67,19 @@ def read_yaml(path: Path) -> object:
     depths = accumulate(1 if bracket in "[{" else -1 for bracket in re.findall(r"[\[\]{}]", text))
     if max(depths, default=0) > MAX_DEPTH:
         raise DocumentError("is nested too deeply")
-    import yaml  # no import of ttmesh waits for it: few programs have a YAML of their own
-
+    yaml = importlib.import_module("yaml")  # few programs have a YAML of their own, and it takes a while to load
     try:
-        return yaml.load(text, _make_loader())
+        loader = yaml.SafeLoader(text)
+        root = loader.get_single_node()
+        if root is None:
+            return None
+        _refuse_duplicates(loader, root, set())
+        return loader.construct_document(root)
     except RecursionError:
         raise DocumentError("is nested too deeply") from None
     except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError) as error:
         # Only the first is the library's own: `!!bool x` is a KeyError there, `!!int ""` an IndexError.
         raise DocumentError(f"is not YAML: {' '.join(str(error).split())}") from None
-
-
-@cache
-def _make_loader() -> type[SafeLoader]:
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        """YAML's safe types; a duplicate key is an error instead of the last value winning."""
-
-        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-            """A mapping with every key once."""
-            seen = set()
-            for key_node, _ in node.value:
-                if key_node.tag == "tag:yaml.org,2002:merge":
-                    continue
-                key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
-                if not isinstance(key, Hashable) or key in seen:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"key {shorten(key)} is duplicate or cannot be a key", key_node.start_mark
-                    )
-                seen.add(key)
-            return super().construct_mapping(node, deep)
-
-    return Loader
 
 
 def convert(document: object, wanted: Callable[..., T], *, strict: bool = True) -> T:
@@ -135,6 +112,26 @@ def _mismatch(document: object, text: str) -> Mismatch:
             name = what.removeprefix(mark).rstrip("`")
             return Mismatch(path.lstrip("."), value, what, **{key: name})
     return Mismatch(path.lstrip("."), value, what.removeprefix("Expected "))
+
+
+def _refuse_duplicates(loader: Any, node: Any, seen: set[int]) -> None:
+    """A key that a mapping has twice is an error, instead of its last value winning."""
+    if not isinstance(node.value, list) or id(node) in seen:
+        return
+    seen.add(id(node))
+    keys = set()
+    for child in node.value:
+        if not isinstance(child, tuple):
+            _refuse_duplicates(loader, child, seen)
+            continue
+        key_node, value_node = child
+        _refuse_duplicates(loader, value_node, seen)
+        if key_node.tag == "tag:yaml.org,2002:merge":
+            continue
+        key = loader.construct_object(key_node, deep=True)
+        if not isinstance(key, Hashable) or key in keys:
+            raise ValueError(f"key {shorten(key)} is duplicate or cannot be a key\n{key_node.start_mark}")
+        keys.add(key)
 
 
 class _Short(reprlib.Repr):
