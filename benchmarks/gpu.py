@@ -149,16 +149,6 @@ def time_formats(mesh: ttnn.MeshDevice, bandwidth: float) -> Iterator[Row]:
         yield Row(f"{name} bfloat16", time_us(ours), time_us(theirs), "torch", 1.3)
 
 
-def capture_graph(call: Callable[[], object]) -> torch.cuda.CUDAGraph:
-    """A CUDA graph of torch calls."""
-    call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        call()
-    return graph
-
-
 def capture_trace(mesh: ttnn.MeshDevice, call: Callable[[], object]) -> Callable[[], None]:
     """A trace of ttnn calls, warmed up."""
     call()
@@ -191,7 +181,7 @@ def time_traces(mesh: ttnn.MeshDevice) -> Iterator[Row]:
             y = torch.relu(torch.add(y, y))
         return y
 
-    graph = capture_graph(theirs)
+    graph = gpu_models.capture_graph(theirs)
     yield Row(
         "trace of 20 operations", time_us(capture_trace(mesh, ours), 100), time_us(graph.replay, 100), "CUDA graph", 1.2
     )
@@ -216,7 +206,11 @@ def time_mlp(mesh: ttnn.MeshDevice, tokens: int, label: str) -> Row:
 
     call = capture_trace(mesh, ours)
     return Row(
-        f"tensor-parallel MLP, {label}, traced", time_us(call), time_us(capture_graph(theirs).replay), "two GEMMs", 1.1
+        f"tensor-parallel MLP, {label}, traced",
+        time_us(call),
+        time_us(gpu_models.capture_graph(theirs).replay),
+        "two GEMMs",
+        1.1,
     )
 
 
@@ -225,15 +219,6 @@ def time_transfers(mesh: ttnn.MeshDevice) -> Iterator[Row]:
     values = torch.randn(64 * MIB // 4)[None].reshape(1, 1, 4096, -1)
     ours = time_us(lambda: ttnn.from_torch(values, layout=ttnn.TILE_LAYOUT, device=mesh), 3)
     yield Row("from_torch 64 MiB float32", ours, time_us(lambda: values.cuda(), 3), "Tensor.cuda", 1.3)
-
-
-def compare_models() -> Iterator[Row]:
-    """Beside JAX, where it is installed."""
-    if not gpu_models.has_jax():
-        print("JAX is not here or sees no GPU: its rows are left out")
-        return
-    for name, ours, theirs in gpu_models.time_models():
-        yield Row(name, ours, theirs, "JAX", 1.0)
 
 
 def describe_machine(bandwidth: float) -> dict[str, str]:
@@ -263,7 +248,7 @@ def collect_rows(only: str, bandwidth: float) -> Iterator[Row]:
             yield from (row for row in group() if only in row.name)
         ttnn.close_mesh_device(mesh)
     if only in MODELS:
-        yield from compare_models()
+        yield from (Row(*row) for row in gpu_models.time_models())
 
 
 def main() -> int:

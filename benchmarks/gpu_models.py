@@ -1,4 +1,4 @@
-"""A Llama decode layer and a training step on one GPU beside JAX on the same GPU; rows of benchmarks/gpu.py."""
+"""A Llama decode layer and a training step on one GPU beside torch's CUDA graph and JAX there; rows of benchmarks/gpu.py."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
@@ -45,20 +45,38 @@ def seconds(call: Callable[[], object], wait: Callable[[], object]) -> float:
     return best
 
 
-def time_models() -> Iterator[tuple[str, float, float]]:
-    """Name, microseconds here and in JAX."""
-    yield "Llama 8B decode layer, 32 users, traced", llama_seconds() * 1e6, jax_llama_seconds() * 1e6
+class ModelRow(NamedTuple):
+    """Microseconds here and of a peer, and how many times the peer's may be taken."""
+
+    name: str
+    ours_us: float
+    peer_us: float
+    peer: str
+    aim: float
+
+
+def time_models() -> Iterator[ModelRow]:
+    """The decode layer beside a CUDA graph of torch calls, and everything beside JAX where it is installed."""
+    name = "Llama 8B decode layer, 32 users, traced"
+    ours, graph = llama_seconds()
+    yield ModelRow(name, ours * 1e6, graph * 1e6, "CUDA graph", 1.1)
     ttnn.set_fabric_config(ttnn.FabricConfig.DISABLED)
+    if not has_jax():
+        print("JAX is not here or sees no GPU: its rows are left out")
+        return
+    yield ModelRow(name, ours * 1e6, jax_llama_seconds() * 1e6, "JAX", 1.0)
     figures, theirs = ttmesh_figures(traced=True), jax_figures()
     for samples in SAMPLES:
         name = f"training step, {CHIPS} x {samples} samples, float32, traced"
-        yield name, figures[str(samples)] * 1e3, theirs[str(samples)] * 1e3
+        yield ModelRow(name, figures[str(samples)] * 1e3, theirs[str(samples)] * 1e3, "JAX", 1.0)
 
 
-def llama_seconds() -> float:
-    """The layer as a trace on 8 chips, each with four users."""
+def llama_seconds() -> tuple[float, float]:
+    """The layer as a trace on 8 chips, each with four users, and as a CUDA graph of torch calls for all of them."""
     mesh = ttnn.open_mesh_device(ttnn.MeshShape(1, CHIPS), trace_region_size=1 << 22)
-    ours = llama_step(Put(mesh), USERS, LENGTH, WIDTH, HEADS, KV_HEADS, HIDDEN, waits=False)["8 chips"]
+    sizes = (USERS, LENGTH, WIDTH, HEADS, KV_HEADS, HIDDEN)
+    steps = llama_step(Put(mesh), *sizes, waits=False, torch_device="cuda")
+    ours, theirs = steps["8 chips"], steps["torch"]
     ours()
     trace = ttnn.begin_trace_capture(mesh, cq_id=0)
     kept = ours()
@@ -66,9 +84,20 @@ def llama_seconds() -> float:
     here = seconds(
         lambda: ttnn.execute_trace(mesh, trace, cq_id=0, blocking=False), lambda: ttnn.synchronize_device(mesh)
     )
-    del kept, ours
+    there = seconds(capture_graph(theirs).replay, torch.cuda.synchronize)
+    del kept, ours, theirs, steps
     ttnn.close_mesh_device(mesh)
-    return here
+    return here, there
+
+
+def capture_graph(call: Callable[[], object]) -> torch.cuda.CUDAGraph:
+    """A CUDA graph of torch calls."""
+    call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return graph
 
 
 def jax_llama_seconds() -> float:

@@ -110,8 +110,22 @@ def one_user_per_core(mesh: ttnn.MeshDevice, users: int, width: int) -> ttnn.Mem
     return ttnn.MemoryConfig(ttnn.TensorMemoryLayout.HEIGHT_SHARDED, ttnn.BufferType.L1, shards)
 
 
+def move(values: torch.Tensor, device: str) -> torch.Tensor:
+    """To where torch computes: on the CPU in the dtype that is fast there, on a GPU as they are."""
+    return to_fast_dtype(values) if device == "cpu" else values.to(device)
+
+
 def llama_step(
-    put: Put, users: int, length: int, width: int, heads: int, kv_heads: int, hidden: int, *, waits: bool = True
+    put: Put,
+    users: int,
+    length: int,
+    width: int,
+    heads: int,
+    kv_heads: int,
+    hidden: int,
+    *,
+    waits: bool = True,
+    torch_device: str = "cpu",
 ) -> dict[str, Callable[[], object]]:
     """One decode step of a Llama layer: a token per user against a cache of `length` positions."""
     size, per_chip = width // heads, users // 8
@@ -156,11 +170,11 @@ def llama_step(
             ttnn.synchronize_device(put.mesh)
         return result
 
-    rows = torch.arange(users)
+    rows = torch.arange(users, device=torch_device)
     x, fused, out, gate, up, down, norm, cos, sin = (
-        to_fast_dtype(value) for value in (x, fused, out, gate, up, down, norm, cos, sin)
+        move(value, torch_device) for value in (x, fused, out, gate, up, down, norm, cos, sin)
     )
-    cache = [to_fast_dtype(part) for part in cache]
+    cache = [move(part, torch_device) for part in cache]
 
     def rms(t: torch.Tensor) -> torch.Tensor:
         return F.rms_norm(t, (width,), norm, 1e-5)
