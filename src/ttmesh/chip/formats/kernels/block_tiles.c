@@ -9,45 +9,102 @@
 #define GROUP 16 /* elements that share an exponent: a row of a face */
 #define INLINE static inline __attribute__((always_inline))
 
-typedef uint32_t u32v __attribute__((vector_size(GROUP * 4)));
-typedef int32_t i32v __attribute__((vector_size(GROUP * 4)));
-typedef float f32v __attribute__((vector_size(GROUP * 4)));
+#ifdef __AVX512BW__
+#define LANES 16
+#else
+#define LANES 8 /* wider vectors than the machine's would live in memory */
+#endif
+#define PARTS (GROUP / LANES)
+
+typedef uint32_t u32v __attribute__((vector_size(LANES * 4)));
+typedef int32_t i32v __attribute__((vector_size(LANES * 4)));
+typedef float f32v __attribute__((vector_size(LANES * 4)));
 typedef uint16_t u16v __attribute__((vector_size(GROUP * 2)));
 typedef uint8_t u8v __attribute__((vector_size(GROUP)));
 
-#ifdef __AVX512BW__ /* what compilers do not find by themselves */
+/* The 32-bit patterns of a group. */
+typedef struct {
+    u32v part[PARTS];
+} Words;
+
+#if defined(__AVX512BW__) || defined(__AVX2__) /* what compilers do not find by themselves */
 #include <immintrin.h>
-INLINE uint32_t largest(u32v v) { return _mm512_reduce_max_epu32((__m512i)v); }
+#endif
+#ifdef __AVX512BW__
+INLINE uint32_t largest(Words v) { return _mm512_reduce_max_epu32((__m512i)v.part[0]); }
 INLINE u32v at_most(u32v v, uint32_t limit) { return (u32v)_mm512_min_epu32((__m512i)v, _mm512_set1_epi32(limit)); }
-INLINE u32v from_bytes(u8v v) { return (u32v)_mm512_cvtepu8_epi32((__m128i)v); }
-INLINE u8v to_bytes(u32v v) { return (u8v)_mm512_cvtepi32_epi8((__m512i)v); }
-INLINE u16v high_halves(u32v v) { return (u16v)_mm512_cvtepi32_epi16((__m512i)(v >> 16)); }
 INLINE u32v shifted(u32v v, u32v by) { return (u32v)_mm512_srlv_epi32((__m512i)v, (__m512i)by); }
+INLINE Words from_bytes(u8v v) { return (Words){{(u32v)_mm512_cvtepu8_epi32((__m128i)v)}}; }
+INLINE Words from_halves(u16v v) { return (Words){{(u32v)_mm512_cvtepu16_epi32((__m256i)v)}}; }
+INLINE u8v to_bytes(Words v) { return (u8v)_mm512_cvtepi32_epi8((__m512i)v.part[0]); }
+INLINE u16v to_halves(Words v) { return (u16v)_mm512_cvtepi32_epi16((__m512i)v.part[0]); }
+#elif defined(__AVX2__)
+INLINE uint32_t largest(Words v) {
+    const __m256i eight = _mm256_max_epu32((__m256i)v.part[0], (__m256i)v.part[1]);
+    __m128i most = _mm_max_epu32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+    most = _mm_max_epu32(most, _mm_shuffle_epi32(most, 0x4e));
+    most = _mm_max_epu32(most, _mm_shuffle_epi32(most, 0xb1));
+    return (uint32_t)_mm_cvtsi128_si32(most);
+}
+INLINE u32v at_most(u32v v, uint32_t limit) { return (u32v)_mm256_min_epu32((__m256i)v, _mm256_set1_epi32((int)limit)); }
+INLINE u32v shifted(u32v v, u32v by) { return (u32v)_mm256_srlv_epi32((__m256i)v, (__m256i)by); }
+INLINE Words from_bytes(u8v v) {
+    const __m128i low = (__m128i)v, high = _mm_srli_si128(low, 8);
+    return (Words){{(u32v)_mm256_cvtepu8_epi32(low), (u32v)_mm256_cvtepu8_epi32(high)}};
+}
+INLINE Words from_halves(u16v v) {
+    const __m128i low = _mm256_castsi256_si128((__m256i)v), high = _mm256_extracti128_si256((__m256i)v, 1);
+    return (Words){{(u32v)_mm256_cvtepu16_epi32(low), (u32v)_mm256_cvtepu16_epi32(high)}};
+}
+INLINE u16v to_halves(Words v) {
+    const __m256i mixed = _mm256_packus_epi32((__m256i)v.part[0], (__m256i)v.part[1]);
+    return (u16v)_mm256_permute4x64_epi64(mixed, 0xd8);
+}
+INLINE u8v to_bytes(Words v) {
+    const __m256i halves = (__m256i)to_halves(v);
+    return (u8v)_mm_packus_epi16(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1));
+}
 #else
-INLINE uint32_t largest(u32v v) {
+INLINE uint32_t largest(Words v) {
     uint32_t most = 0;
-    for (int i = 0; i < GROUP; i++) most = v[i] > most ? v[i] : most;
+    for (int p = 0; p < PARTS; p++)
+        for (int i = 0; i < LANES; i++) most = v.part[p][i] > most ? v.part[p][i] : most;
     return most;
 }
 INLINE u32v at_most(u32v v, uint32_t limit) {
-    u32v over = (u32v)(v > limit);
+    const u32v over = (u32v)(v > limit);
     return (v & ~over) | (over & limit);
 }
-/* In two steps: one of four times the width is done element by element. */
-INLINE u32v from_bytes(u8v v) { return __builtin_convertvector(__builtin_convertvector(v, u16v), u32v); }
-INLINE u16v high_halves(u32v v) { return __builtin_convertvector(v >> 16, u16v); }
-INLINE u8v to_bytes(u32v v) { return __builtin_convertvector(__builtin_convertvector(v, u16v), u8v); }
 INLINE u32v shifted(u32v v, u32v by) { return v >> at_most(by, 31); } /* 24 bits: 31 clears as well as 200 */
+typedef uint16_t u16p __attribute__((vector_size(LANES * 2)));
+INLINE Words from_halves(u16v v) {
+    Words words;
+    u16p part[PARTS];
+    memcpy(part, &v, sizeof v);
+    for (int p = 0; p < PARTS; p++) words.part[p] = __builtin_convertvector(part[p], u32v);
+    return words;
+}
+INLINE u16v to_halves(Words v) {
+    u16v halves;
+    u16p part[PARTS];
+    for (int p = 0; p < PARTS; p++) part[p] = __builtin_convertvector(v.part[p], u16p);
+    memcpy(&halves, part, sizeof halves);
+    return halves;
+}
+INLINE Words from_bytes(u8v v) { return from_halves(__builtin_convertvector(v, u16v)); }
+INLINE u8v to_bytes(Words v) { return __builtin_convertvector(to_halves(v), u8v); }
 #endif
 
-INLINE u32v load(const void *source, int64_t at, int narrow) {
-    u32v bits;
+INLINE Words load(const void *source, int64_t at, int narrow) {
+    Words bits;
     if (narrow) {
         u16v half;
         memcpy(&half, (const uint16_t *)source + at, sizeof half);
-        bits = __builtin_convertvector(half, u32v) << 16;
+        bits = from_halves(half);
+        for (int p = 0; p < PARTS; p++) bits.part[p] <<= 16;
     } else {
-        memcpy(&bits, (const uint32_t *)source + at, sizeof bits);
+        const uint32_t *from = (const uint32_t *)source + at;
+        for (int p = 0; p < PARTS; p++) memcpy(&bits.part[p], from + p * LANES, sizeof bits.part[p]);
     }
     return bits;
 }
@@ -62,7 +119,7 @@ static __attribute__((noinline)) void load_partial(uint32_t *bits, const void *s
     }
 }
 
-INLINE u32v load_row(const void *source, int64_t at, int64_t left, int narrow, uint32_t pad) {
+INLINE Words load_row(const void *source, int64_t at, int64_t left, int narrow, uint32_t pad) {
     if (__builtin_expect(left >= GROUP, 1)) return load(source, at, narrow);
     uint32_t part[GROUP];
     load_partial(part, source, at, left, narrow, pad);
@@ -84,14 +141,18 @@ INLINE void store_row(uint16_t *target, u16v lanes, int64_t left) {
 }
 
 /* Mantissas of 16 float32 bit patterns moved to the largest exponent among them; zeros and denormals are 0. */
-INLINE u32v align(u32v bits, int device, uint32_t *shared) {
-    u32v own = bits & 0x7f800000;
-    u32v normal = (u32v)(own != 0);
+INLINE Words align(Words bits, int device, uint32_t *shared) {
+    Words own, aligned;
+    for (int p = 0; p < PARTS; p++) own.part[p] = bits.part[p] & 0x7f800000;
     const uint32_t most = largest(own);
     *shared = most >> 23;
-    /* The chip's packer first truncates to 7 bits, TT-NN's host code keeps all and loses what is shifted out. */
-    u32v mantissa = ((bits & (device ? 0x7e0000 : 0x7fffff)) | 0x800000) & normal;
-    return shifted(mantissa, (most - own) >> 23);
+    for (int p = 0; p < PARTS; p++) {
+        const u32v normal = (u32v)(own.part[p] != 0);
+        /* The chip's packer first truncates to 7 bits, TT-NN's host code keeps all and loses what is shifted out. */
+        const u32v mantissa = ((bits.part[p] & (device ? 0x7e0000 : 0x7fffff)) | 0x800000) & normal;
+        aligned.part[p] = shifted(mantissa, (most - own.part[p]) >> 23);
+    }
+    return aligned;
 }
 
 /* Aligned mantissas rounded to `width` bits, still in place: a multiple of 2^(24 - width), as a float's bits. */
@@ -109,35 +170,45 @@ INLINE u32v rounded(u32v aligned, int width, int device) {
 }
 
 /* Sign and magnitude, `width` + 1 bits, as the host packs them. */
-INLINE u32v encode(u32v bits, int width, uint32_t *shared) {
+INLINE Words encode(Words bits, int width, uint32_t *shared) {
     const int shift = 24 - width;
     const union { float value; uint32_t bits; } anchor = {1.5f * (float)(1ull << (23 + shift))};
-    u32v aligned = align(bits, 0, shared);
-    u32v places = (u32v)(__builtin_convertvector((i32v)aligned, f32v) + anchor.value);
-    u32v magnitude = at_most(places - anchor.bits, (1u << width) - 1);
-    return magnitude | (((bits >> 31) << width) & (u32v)(magnitude != 0));
+    Words fields = align(bits, 0, shared);
+    for (int p = 0; p < PARTS; p++) {
+        const u32v places = (u32v)(__builtin_convertvector((i32v)fields.part[p], f32v) + anchor.value);
+        const u32v magnitude = at_most(places - anchor.bits, (1u << width) - 1);
+        fields.part[p] = magnitude | (((bits.part[p] >> 31) << width) & (u32v)(magnitude != 0));
+    }
+    return fields;
 }
 
 /* The nearest values on the grid of a block float, as bfloat16 bit patterns. */
-INLINE u16v on_grid(u32v bits, int width, int device) {
+INLINE u16v on_grid(Words bits, int width, int device) {
     uint32_t shared;
-    u32v aligned = align(bits, device, &shared);
-    u32v value = rounded(aligned, width, device);
-    u32v nonzero = (u32v)(value != 0);
-    value += (shared - 150u) << 23;
-    /* The chip keeps the sign of what it rounds to zero. */
-    if (device) value = (value & nonzero) | (bits & 0x80000000 & (u32v)((bits & 0x7f800000) != 0));
-    else value = (value | (bits & 0x80000000)) & nonzero;
-    return high_halves(value);
+    Words values = align(bits, device, &shared);
+    for (int p = 0; p < PARTS; p++) {
+        const u32v own = bits.part[p], sign = own & 0x80000000;
+        u32v value = rounded(values.part[p], width, device);
+        const u32v nonzero = (u32v)(value != 0);
+        value += (shared - 150u) << 23;
+        /* The chip keeps the sign of what it rounds to zero. */
+        if (device) value = (value & nonzero) | (sign & (u32v)((own & 0x7f800000) != 0));
+        else value = (value | sign) & nonzero;
+        values.part[p] = value >> 16;
+    }
+    return to_halves(values);
 }
 
 /* bfloat16 bit patterns of signs and magnitudes; a magnitude below the normal numbers has no value and gives 0. */
-INLINE u16v decode(u32v field, uint32_t shared, int width) {
-    u32v magnitude = field & ((1u << width) - 1);
-    i32v bits = (i32v)__builtin_convertvector((i32v)magnitude, f32v);
-    bits += (int32_t)((shared - 127u - (uint32_t)(width - 1)) << 23);
-    bits &= (i32v)(magnitude != 0) & (bits >= 0x800000);
-    return high_halves((u32v)bits | (field >> width << 31));
+INLINE u16v decode(Words fields, uint32_t shared, int width) {
+    for (int p = 0; p < PARTS; p++) {
+        const u32v field = fields.part[p], magnitude = field & ((1u << width) - 1);
+        i32v bits = (i32v)__builtin_convertvector((i32v)magnitude, f32v);
+        bits += (int32_t)((shared - 127u - (uint32_t)(width - 1)) << 23);
+        bits &= (i32v)(magnitude != 0) & (bits >= 0x800000);
+        fields.part[p] = ((u32v)bits | (field >> width << 31)) >> 16;
+    }
+    return to_halves(fields);
 }
 
 #ifdef __AVX512BW__
@@ -279,7 +350,7 @@ typedef struct {
     int64_t exponent_bytes, tile_bytes;
 } Tiling;
 
-INLINE void store_fields(uint8_t *target, u32v fields, int width) {
+INLINE void store_fields(uint8_t *target, Words fields, int width) {
     u8v bytes = to_bytes(fields);
     if (width == 7) {
         memcpy(target, &bytes, sizeof bytes);
@@ -292,7 +363,7 @@ INLINE void store_fields(uint8_t *target, u32v fields, int width) {
     }
 }
 
-INLINE u32v load_fields(const uint8_t *source, int width) {
+INLINE Words load_fields(const uint8_t *source, int width) {
     if (width == 7) {
         u8v bytes;
         memcpy(&bytes, source, sizeof bytes);
@@ -342,7 +413,7 @@ INLINE void pack_rows(const void *source, uint8_t *target, int64_t begin, int64_
                     }
 #endif
                     uint32_t shared;
-                    u32v packed = encode(load_row(source, from, left, narrow, pad), width, &shared);
+                    const Words packed = encode(load_row(source, from, left, narrow, pad), width, &shared);
                     tile[index + i] = (uint8_t)shared;
                     store_fields(fields + i * field_bytes, packed, width);
                 }
@@ -372,7 +443,7 @@ INLINE void unpack_rows(const uint8_t *source, uint16_t *target, int64_t begin, 
                 const uint8_t *fields = tile + tiling->exponent_bytes + index * field_bytes;
                 __builtin_prefetch(fields + 8 * tiling->tile_bytes); /* a line of each tile: no stream to foresee */
                 for (int64_t i = 0; i < height; i++) {
-                    u32v field = load_fields(fields + i * field_bytes, width);
+                    const Words field = load_fields(fields + i * field_bytes, width);
                     u16v lanes = decode(field, tile[index + i], width);
                     const int64_t to = matrix + (top + row + i) * tiling->columns + face * GROUP;
                     store_row(target + to, lanes, tiling->columns - face * GROUP);
