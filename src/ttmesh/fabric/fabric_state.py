@@ -54,7 +54,7 @@ class FabricProcess:
         self.setup = FabricSetup()
 
 
-process = FabricProcess()
+fabric_process = FabricProcess()
 
 
 def replace_setup(current: FabricSetup, wanted: FabricSetup, *, devices_open: bool) -> FabricSetup:

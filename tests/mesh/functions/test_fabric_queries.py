@@ -6,7 +6,7 @@ import pytest
 
 import ttmesh.ttnn as ttnn
 from ttmesh.base.errors import MeshError
-from ttmesh.fabric.fabric_state import process
+from ttmesh.fabric.fabric_state import fabric_process
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_links_towards_a_chip_are_those_of_the_first_hop(fabric, monkeypatch) ->
 
 
 def test_without_a_fabric_there_are_no_links(monkeypatch) -> None:
-    monkeypatch.setattr(process, "has_routes", False)
+    monkeypatch.setattr(fabric_process, "has_routes", False)
 
     with pytest.raises(MeshError, match="map::at"):
         ttnn.get_forwarding_link_indices(node(0), node(1))

@@ -17,7 +17,7 @@ from ttmesh.ccl.planning.link_limits import check_link_number, check_links
 from ttmesh.ccl.planning.plan_traffic import Loads
 from ttmesh.ccl.planning.present_lanes import hide_absent_lanes
 from ttmesh.fabric.fabric_config import FabricConfig
-from ttmesh.fabric.fabric_state import process
+from ttmesh.fabric.fabric_state import fabric_process
 from ttmesh.mesh.allocation.sub_devices import SubDeviceId
 from ttmesh.mesh.device.mesh_device import MeshDevice, check_same_mesh
 from ttmesh.mesh.functions.process_fabric import get_fabric_config
@@ -241,7 +241,7 @@ def _no_device_text(name: str) -> str:
 
 def require_fabric(name: str) -> None:
     """Raise if no fabric, which gives links between chips, was ever configured."""
-    if get_fabric_config() is FabricConfig.DISABLED and not process.launched:
+    if get_fabric_config() is FabricConfig.DISABLED and not fabric_process.launched:
         raise MeshError(
             f"{name}: Trying to get un-initialized fabric context",
             expected="a fabric: set_fabric_config(FabricConfig.FABRIC_1D) before the mesh is opened",

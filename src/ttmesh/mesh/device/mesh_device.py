@@ -24,7 +24,7 @@ from ttmesh.chip.claims import Claim
 from ttmesh.chip.cluster_descriptor import describe_cluster
 from ttmesh.chip.memory import Space
 from ttmesh.chip.system import ChipSpec, System
-from ttmesh.fabric.fabric_state import process as fabric_process
+from ttmesh.fabric.fabric_state import fabric_process
 from ttmesh.mesh.allocation.allocation_digest import Digest
 from ttmesh.mesh.allocation.heap import Buffer, Heap, make_allocated_record, next_buffer_id
 from ttmesh.mesh.allocation.program_memory import Residents

@@ -15,7 +15,7 @@ from ttmesh.chip.backends.registry import find_usable_backend
 from ttmesh.chip.catalogue import current_system
 from ttmesh.chip.claims import claim, is_exclusive
 from ttmesh.chip.memory import MemoryMap, Space
-from ttmesh.fabric.fabric_state import process as fabric_process
+from ttmesh.fabric.fabric_state import fabric_process
 from ttmesh.mesh.allocation.lost_interrupts import redeliver_lost_interrupts
 from ttmesh.mesh.device.dispatch_cores import DispatchCoreConfig, apply_dispatch_config
 from ttmesh.mesh.device.mesh_device import MeshDevice

@@ -6,7 +6,7 @@ from ttmesh.base.errors import MeshError
 from ttmesh.chip.catalogue import current_system
 from ttmesh.chip.system import System
 from ttmesh.fabric.fabric_config import FabricConfig, FabricType
-from ttmesh.fabric.fabric_state import process
+from ttmesh.fabric.fabric_state import fabric_process
 from ttmesh.fabric.nodes import FabricNodeId
 from ttmesh.fabric.routes import Routes
 from ttmesh.mesh.functions.process_fabric import fabric_setup
@@ -22,7 +22,7 @@ def get_all_mgd_fabric_types() -> list[FabricType]:
 def get_forwarding_link_indices(src_fabric_node_id: FabricNodeId, dst_fabric_node_id: FabricNodeId) -> list[int]:
     """The links of a chip over which data leaves towards another; none towards itself."""
     setup, system = fabric_setup(), current_system()
-    if setup.config is FabricConfig.DISABLED and not process.has_routes:
+    if setup.config is FabricConfig.DISABLED and not fabric_process.has_routes:
         raise MeshError(
             "map::at: the fabric has no routes",
             expected="a configured fabric",

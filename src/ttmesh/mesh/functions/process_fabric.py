@@ -11,7 +11,7 @@ from ttmesh.fabric.fabric_config import (
     FabricTensixConfig,
     FabricUDMMode,
 )
-from ttmesh.fabric.fabric_state import FabricSetup, process, replace_setup
+from ttmesh.fabric.fabric_state import FabricSetup, fabric_process, replace_setup
 from ttmesh.mesh.device.opening import list_root_meshes
 
 PAYLOAD_BYTES = (
@@ -37,21 +37,21 @@ def set_fabric_config(
         config, reliability_mode, num_planes, fabric_tensix_config, fabric_udm_mode, fabric_manager_mode, router
     )
     devices_open = bool(list_root_meshes())
-    process.setup = replace_setup(process.setup, requested, devices_open=devices_open)
+    fabric_process.setup = replace_setup(fabric_process.setup, requested, devices_open=devices_open)
     if config is FabricConfig.DISABLED and not devices_open:
-        process.launched = False
+        fabric_process.launched = False
 
 
 def get_fabric_config() -> FabricConfig:
     """The current configuration."""
-    return process.setup.config
+    return fabric_process.setup.config
 
 
 def get_tt_fabric_max_payload_size_bytes() -> int:
     """The most bytes that one packet carries."""
-    return process.setup.router_config.max_packet_payload_size_bytes or PAYLOAD_BYTES
+    return fabric_process.setup.router_config.max_packet_payload_size_bytes or PAYLOAD_BYTES
 
 
 def fabric_setup() -> FabricSetup:
     """The current configuration with all its options."""
-    return process.setup
+    return fabric_process.setup

@@ -143,9 +143,8 @@ def multiply_tiles(program: ProgramCall) -> CapturedProgram:
             if program.arch is not Arch.BLACKHOLE
             else min(program.grid.x, max(8, shards // program.grid.y))
         )
-        return CapturedProgram(
-            [Group(columns * program.grid.y, 9 * shards + 56)], 144
-        )  # every core learns where the shards are
+        every_core = Group(columns * program.grid.y, 9 * shards + 56)  # it learns where the shards are
+        return CapturedProgram([every_core], 144)
     height, width = (max(-(-n // TILE), 1) for n in program.results[0].physical_shape)
     per_core = (getattr(config, "per_core_M", None), getattr(config, "per_core_N", None))
     if None not in per_core:
