@@ -234,8 +234,8 @@ def describe_machine(bandwidth: float) -> dict[str, str]:
 
 def collect_rows(only: str, bandwidth: float) -> Iterator[Row]:
     """Every row, on 8 chips and sums on 32 as well."""
-    ttnn.set_fabric_config(ttnn.FabricConfig.FABRIC_1D)
     for shape in ((1, 8), (1, 32)):
+        ttnn.set_fabric_config(ttnn.FabricConfig.FABRIC_1D)  # closing a mesh disables it
         mesh = ttnn.open_mesh_device(ttnn.MeshShape(*shape), trace_region_size=4 * MIB)
         groups: list[Callable[[], Iterator[Row]]] = [lambda mesh=mesh: time_collectives(mesh, bandwidth)]
         if shape == (1, 8):

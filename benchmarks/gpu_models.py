@@ -60,7 +60,6 @@ def time_models() -> Iterator[ModelRow]:
     name = "Llama 8B decode layer, 32 users, traced"
     ours, graph = llama_seconds()
     yield ModelRow(name, ours * 1e6, graph * 1e6, "CUDA graph", 1.1)
-    ttnn.set_fabric_config(ttnn.FabricConfig.DISABLED)
     if not has_jax():
         print("JAX is not here or sees no GPU: its rows are left out")
         return

@@ -24,6 +24,7 @@ from tracking_soak import kill, start_program, wait_for
 from ttmesh.tracking import wire
 from ttmesh.tracking.address import Address, connect
 from ttmesh.tracking.query import Monitor
+from ttmesh.tracking.state import DeviceKey
 
 WIDE = "\U0001f600"
 TOKEN = "for the soak"
@@ -170,6 +171,18 @@ def favour(pid: int) -> None:
         Path(f"/proc/{pid}/autogroup").write_text("-20")
 
 
+def wait_for_device(monitor: Monitor, programs: list[subprocess.Popen[str]], *, timeout_s: float) -> DeviceKey:
+    """A device of the honest programs (its name is the shortest), once all of them report: they take seconds to start."""
+    pids = {program.pid for program in programs}
+    end_s = time.monotonic() + timeout_s
+    while time.monotonic() < end_s:
+        state = monitor.state()
+        if state.devices and pids <= {process.pid for process in state.processes}:
+            return min((device.key for device in state.devices), key=lambda key: (len(key[0]) + len(key[1]), key))
+        time.sleep(0.02)
+    raise AssertionError(f"after {timeout_s} s not every program had reported to the server")
+
+
 def soak(
     address: Address, *, seconds: float, clients: int, malice: tuple[Callable[..., None], ...] = MALICE
 ) -> dict[str, float]:
@@ -202,7 +215,7 @@ def soak(
     process = psutil.Process(server.pid)
     most_rss = most_held = 0
     with Monitor(address, token=TOKEN, timeout_s=60.0) as monitor:
-        first = min((d.key for d in monitor.state().devices), key=lambda key: (len(key[0]) + len(key[1]), key))
+        first = wait_for_device(monitor, programs, timeout_s=300.0)
         end_s = time.monotonic() + seconds
         while time.monotonic() < end_s:
             for ask in (monitor.state, lambda: monitor.buffers(first), monitor.histories, monitor.leaks):

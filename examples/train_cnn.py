@@ -52,7 +52,9 @@ class CNN(Layer):
         size = (x.shape[0], SIDE, SIDE)
         for layer, channels in ((self.first, 8), (self.second, 16)):
             x, size = layer(x, size)
-            x = ttnn.max_pool2d(ttnn.relu(x), *size, channels, [2, 2], [2, 2], [0, 0], [1, 1], dtype=ttnn.float32)
+            x = ttnn.typecast(ttnn.relu(x), ttnn.bfloat16)  # pools take no float32
+            x = ttnn.max_pool2d(x, *size, channels, [2, 2], [2, 2], [0, 0], [1, 1])
+            x = ttnn.typecast(ttnn.to_memory_config(x, ttnn.DRAM_MEMORY_CONFIG), ttnn.float32)
             size = (size[0], size[1] // 2, size[2] // 2)
         rows = ttnn.reshape(ttnn.to_layout(x, ttnn.ROW_MAJOR_LAYOUT), (size[0], 16 * size[1] * size[2]))
         return self.head(ttnn.to_layout(rows, ttnn.TILE_LAYOUT))

@@ -59,6 +59,7 @@ ROOMS: dict[str, set[str]] = {
     "ops.goldens": set(),
     "ops.lane_functions": set(),
     "ops.configs": {"ops.lane_functions", "ops.goldens"},  # an activation brings its golden
+    "ops.buffers": {"ops.stages"},  # the map of a reshape is computed there
     "ops.catalogue": {"ops.lane_functions", "ops.configs"},
     "ops.stages": {"ops.catalogue"},
     "ops.*": _OPERATIONS,

@@ -41,6 +41,19 @@ def _cores(extent: int, most: int) -> int:
     return next(n for n in (8, 4, 2, 1) if n <= most and extent % (32 * n) == 0)
 
 
+def make_cores(x0: int, y0: int, x1: int, y1: int) -> ttnn.CoreRangeSet:
+    """A rectangle of cores."""
+    return ttnn.CoreRangeSet([ttnn.CoreRange(ttnn.CoreCoord(x0, y0), ttnn.CoreCoord(x1, y1))])
+
+
+def shard_on(kind: str, cores: ttnn.CoreRangeSet, shape: tuple[int, int]) -> ttnn.MemoryConfig:
+    """Shards of this shape on these cores, by height, width or blocks."""
+    layouts = ttnn.TensorMemoryLayout
+    layout = {"h": layouts.HEIGHT_SHARDED, "w": layouts.WIDTH_SHARDED, "b": layouts.BLOCK_SHARDED}[kind]
+    spec = ttnn.ShardSpec(cores, list(shape), ttnn.ShardOrientation.ROW_MAJOR)
+    return ttnn.MemoryConfig(layout, ttnn.BufferType.L1, spec)
+
+
 class Session:
     """One mesh, and the vocabulary of the recorded calls on it."""
 
@@ -49,13 +62,15 @@ class Session:
 
     def vocabulary(self) -> dict[str, Any]:
         """What the recorded calls say."""
-        mesh = self.mesh
+        mesh, size = self.mesh, self.mesh.compute_with_storage_grid_size()
         return {
             "ttnn": ttnn, "torch": torch, "dev": mesh, "mk": self.make, "host": make_on_host, "DT": FORMATS,
             "TILE": ttnn.TILE_LAYOUT, "RM": ttnn.ROW_MAJOR_LAYOUT, "DRAM": ttnn.DRAM_MEMORY_CONFIG,
-            "L1": ttnn.L1_MEMORY_CONFIG, "R": ttnn.ReplicateTensorToMesh(mesh),
+            "L1": ttnn.L1_MEMORY_CONFIG, "shards": self.shards, "R": ttnn.ReplicateTensorToMesh(mesh),
             "S": lambda dim: ttnn.ShardTensorToMesh(mesh, dim=dim),
             "D": lambda dims: ttnn.ShardTensor2dMesh(mesh, mesh_shape=tuple(mesh.shape), dims=dims),
+            "sem": lambda: ttnn.create_global_semaphore(mesh, make_cores(0, 0, size.x - 1, size.y - 1), 0),
+            "cores": make_cores, "on": shard_on, "C": ttnn.MeshCoordinate, "socket": self.socket,
         }  # fmt: skip
 
     def make(
@@ -86,6 +101,21 @@ class Session:
         )
         return ttnn.create_sharded_memory_config(shape, core_grid=ttnn.CoreGrid(y=y, x=x), strategy=strategy)
 
+    @staticmethod
+    def shards(kind: str, shape: tuple[int, int], x: int, y: int) -> ttnn.MemoryConfig:
+        """Shards of this shape on x by y cores."""
+        layout = {"h": "HEIGHT_SHARDED", "w": "WIDTH_SHARDED", "b": "BLOCK_SHARDED"}[kind]
+        cores = ttnn.CoreRangeSet({ttnn.CoreRange(ttnn.CoreCoord(0, 0), ttnn.CoreCoord(x - 1, y - 1))})
+        spec = ttnn.ShardSpec(cores, shape, ttnn.ShardOrientation.ROW_MAJOR)
+        return ttnn.MemoryConfig(ttnn.TensorMemoryLayout[layout], ttnn.BufferType.L1, spec)
+
+    def socket(self, sender: Any, receiver: Any, fifo: int) -> tuple[ttnn.MeshSocket, ttnn.MeshSocket]:
+        """The two ends of a socket between two coordinates."""
+        ends = [ttnn.MeshCoreCoord(at, ttnn.CoreCoord(0, 0)) for at in (sender, receiver)]
+        memory = ttnn.SocketMemoryConfig(ttnn.BufferType.L1, fifo)
+        config = ttnn.SocketConfig([ttnn.SocketConnection(*ends)], memory)
+        return ttnn.create_socket_pair(self.mesh, self.mesh, config)
+
     def run(self, call: str) -> dict[str, Any]:
         """What ttmesh does with a recorded call."""
         words = self.vocabulary()
@@ -114,6 +144,8 @@ class Session:
     def _describe(self, value: Any, base: dict[str, int]) -> Any:
         if isinstance(value, list | tuple):
             return [self._describe(item, base) for item in value]
+        if isinstance(value, ttnn.ComplexTensor):
+            return [self._describe(value.real, base), self._describe(value.imag, base)]
         if not isinstance(value, ttnn.Tensor):
             return repr(value)[:60]
         drop = r"TensorMemoryLayout::|BufferType::|,range_lock.*|memory_layout=|buffer_type=|,nd_shard_spec=.*"

@@ -8,12 +8,14 @@ from contextlib import contextmanager
 import torch
 
 from ttmesh.base import settings
+from ttmesh.base.cores import CoreCoord, CoreRange
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.geometry import MeshShape
 from ttmesh.chip.formats.storage import lane_dtype
 from ttmesh.fabric.fabric_config import FabricConfig
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.device.opening import open_mesh_device
+from ttmesh.mesh.functions.global_semaphores import GlobalSemaphore, create_global_semaphore
 from ttmesh.mesh.functions.process_fabric import set_fabric_config
 from ttmesh.tensor.distribution.allocate import Footprint
 from ttmesh.tensor.spec.kind import kind_of
@@ -40,6 +42,11 @@ def opened(
     finally:
         mesh.close()
         set_fabric_config(FabricConfig.DISABLED)
+
+
+def semaphore(mesh: MeshDevice) -> GlobalSemaphore:
+    """A global semaphore on one core: TT-NN's bindings take no call without those that it declares."""
+    return create_global_semaphore(mesh, CoreRange(CoreCoord(0, 0), CoreCoord(0, 0)), 0)
 
 
 def random_lanes(shape: tuple[int, ...], local: tuple[int, ...], dtype: DataType, seed: int = 0) -> torch.Tensor:

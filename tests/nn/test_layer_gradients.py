@@ -161,8 +161,10 @@ def test_convolution_and_pool_with_the_batch_over_chips() -> None:
 
         with tape() as record:
             made, size = layer(x, (2, 8, 8))
-            pooled = ttnn.max_pool2d(made, *size, 4, [2, 2], [2, 2], [0, 0], [1, 1], dtype=ttnn.float32)
+            narrow = ttnn.typecast(made, ttnn.bfloat16)  # pools take no float32
+            pooled = ttnn.max_pool2d(narrow, *size, 4, [2, 2], [2, 2], [0, 0], [1, 1])
             pooled = ttnn.to_memory_config(pooled, ttnn.DRAM_MEMORY_CONFIG)  # shards of one row are not multiplied
+            pooled = ttnn.typecast(pooled, ttnn.float32)
             total = ttnn.sum(ttnn.multiply(pooled, pooled))
         parameters = layer.named_parameters()
         found = record.backward(total, [p.tensor for p in parameters.values()], seed=1.0)
@@ -172,9 +174,9 @@ def test_convolution_and_pool_with_the_batch_over_chips() -> None:
 
         for parameter, wanted in ((layer.weight, to_matrix(filters.grad, 1)), (layer.bias, F.pad(bias.grad, (0, 28)))):
             got = collect(parameter.grad, parameter.shard_dims)
-            torch.testing.assert_close(got, wanted.reshape(got.shape), rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(got, wanted.reshape(got.shape), rtol=0, atol=2**-8 * wanted.abs().max().item())
         assert torch.equal(layer.filters(), filters.detach())
-        del layer, x, made, pooled, total, found, gradient, parameter, parameters, record
+        del layer, x, made, narrow, pooled, total, found, gradient, parameter, parameters, record
 
 
 def test_views_and_slices_pass_gradients_on() -> None:

@@ -31,7 +31,8 @@ def test_no_operation_takes_a_word_for_an_object() -> None:
             with pytest.raises(TypeError, match="incompatible function arguments") as refused:
                 function.bind((), {**required, parameter: "auto"})
             if len(function._overloads) == 1:
-                assert "'auto' is a str" in str(refused.value), (name, parameter)
+                earlier = "is a object" in str(refused.value)  # the first wrong argument is named
+                assert earlier or "'auto' is a str" in str(refused.value), (name, parameter)
             tried += 1
     assert tried > 3000
 

@@ -155,9 +155,14 @@ def fused(mesh: ttnn.MeshDevice) -> Results:
     found: Results = {}
     x = cut(mesh, drawn(2 * 32, 8 * 32), (0, 1), ttnn.bfloat16)
     x4 = ttnn.reshape(x, (1, 1, 32, 32))
-    found["sum rms"] = whole(mesh, ttnn.reshape(ttnn.fused_rms_minimal(x4, None, 1, mesh, None), (32, 32)))
+    semaphore = ttnn.create_global_semaphore(mesh, ttnn.CoreRangeSet([ttnn.CoreRange((0, 0), (0, 0))]), 0)
+    config = ttnn.create_sharded_memory_config((32, 32), ttnn.CoreGrid(y=1, x=1), ttnn.ShardStrategy.WIDTH)
+    normed = ttnn.fused_rms_minimal(
+        x4, ttnn.LayerNormDefaultProgramConfig(), 1, mesh, semaphore, stats=x4, memory_config=config
+    )
+    found["sum rms"] = whole(mesh, ttnn.reshape(normed, (32, 32)))
     rows = ttnn.to_layout(x4, ttnn.ROW_MAJOR_LAYOUT)
-    halo = ttnn.experimental.neighbor_pad_async(rows, [2], [2], [1], "zeros", [1], [None], [None])
+    halo = ttnn.experimental.neighbor_pad_async(rows, [2], [2], [1], "zeros", [1], [semaphore], [semaphore])
     found["halo"] = whole(mesh, ttnn.reshape(halo, (35, 32)))
     return found
 

@@ -41,8 +41,8 @@ ENUMS = ("dtype", "layout", "topology")
 # Parameters of operations whose values are words.
 WORDS = frozenset(
     ("activation", "activation_type", "approximate", "fused_activation", "implementation", "interpolation_mode",
-     "joint_strategy", "mode", "padding_mode", "reduce", "reduction", "rounding_mode", "score_func",
-     "weights_format")
+     "joint_strategy", "mode", "padding_mode", "precision", "reduce", "reduction", "reference_mode", "rounding_mode",
+     "score_func", "weights_format")
 )  # fmt: skip
 
 

@@ -111,6 +111,7 @@ class StorageType(PrintedEnum):
 
 
 DEVICE_STORAGE_TYPE = StorageType.DEVICE
+HOST_STORAGE_TYPE = StorageType.HOST
 
 
 class MathFidelity(PrintedEnum):

@@ -79,7 +79,7 @@ class MeshCoordinate:
     def __init__(self, *coords: int | Sequence[int]) -> None:
         single = len(coords) == 1 and not isinstance(coords[0], int)
         values = tuple(coords[0]) if single else coords  # type: ignore[arg-type]
-        if not all(isinstance(v, int) and v >= 0 for v in values):
+        if not all(isinstance(v, int) and v >= 0 for v in values) or (len(coords) < 2 and not single):
             raise misfit(
                 "__init__", "row, col", f"MeshCoordinate{coords!r} is not a coordinate; expected non-negative ints"
             )

@@ -217,8 +217,12 @@ class Allocator:
 
     def lowest_used(self, buffer_type: BufferType) -> int | None:
         """The lowest taken address on any of the chips."""
-        lows = [low for spans in self.lists[buffer_type] if (low := spans.lowest_used()) is not None]
-        return min(lows, default=None)
+        lowest: int | None = None
+        for spans in self.lists[buffer_type]:
+            low = spans.lowest_used()
+            if low is not None and (lowest is None or low < lowest):
+                lowest = low
+        return lowest
 
 
 def _find_common_fit(lists: list[FreeList], size: int, *, bottom_up: bool) -> int | None:

@@ -14,7 +14,7 @@ from typing import Any
 # Imported by tt-metal's conftest files for few tests: importing works, using a name raises and says what is missing.
 NEEDED_BY_NAME = (
     "torchvision", "torchvision.transforms", "torchvision.models", "torchvision.ops", "PIL", "PIL.Image",
-    "IPython", "IPython.display", "ttnn.torch_tracer",
+    "IPython", "IPython.display",
 )  # fmt: skip
 
 

@@ -14,8 +14,10 @@ from ttmesh.base import settings, tracebacks, ttnn_config
 from ttmesh.drift import comparison
 from ttmesh.ops.catalogue.definition import catalogue
 from ttmesh.tracking import client
+from ttmesh.ttnn import not_emulated
+from ttmesh.ttnn.compiled_modules import COMPILED_MODULES
 from ttmesh.ttnn.names import FORWARDED, NAMES, OPERATION_MODULES, OWN_NAMES, SUBMODULES
-from ttmesh.ttnn.namespace import ForwardingModule, Namespace, RootModule, install, load_folder
+from ttmesh.ttnn.namespace import CompiledModule, ForwardingModule, Namespace, RootModule, install, load_folder
 
 settings.check_environment()
 tracebacks.install()
@@ -42,12 +44,17 @@ _inner = Namespace(__name__, __doc__ or "", NAMES, _operation, catalogue.keys)
 for _name in OPERATION_MODULES:
     install(Namespace(f"{__name__}.{_name}", f"ttnn.{_name}", OWN_NAMES.get(_name, {}), _operation, catalogue.keys))
 for _name in SUBMODULES:
-    # TT-NN's compiled modules hold what the public module of the same name shows.
-    _shown = sys.modules.get(f"{__name__}.{_name.removeprefix('_ttnn.operations.')}", _root)
-    install(
-        Namespace(f"{__name__}.{_name}", f"ttnn.{_name}", OWN_NAMES.get(_name, {}), _operation, catalogue.keys, _shown)
-    )
+    if _name not in COMPILED_MODULES:
+        _names = OWN_NAMES.get(_name, {})
+        install(Namespace(f"{__name__}.{_name}", f"ttnn.{_name}", _names, _operation, catalogue.keys, _root))
+for _name, _places in COMPILED_MODULES.items():
+    _shown = [sys.modules[f"{__name__}.{place}".removesuffix(".")] for place in _places]
+    install(CompiledModule(f"{__name__}.{_name}", OWN_NAMES.get(_name, {}), _shown))
 
+for _name in (module.removeprefix("ttnn.") for module in not_emulated.list_modules() if module != "ttnn"):
+    if f"{__name__}.{_name}" not in sys.modules:
+        _names = OWN_NAMES.get(_name, {})
+        install(Namespace(f"{__name__}.{_name}", f"ttnn.{_name}", _names, _operation, catalogue.keys))
 for _name, _where in FORWARDED.items():
     install(ForwardingModule(f"{__name__}.{_name}", _where))
 if "--trace-params" in sys.argv:

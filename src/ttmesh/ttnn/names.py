@@ -194,7 +194,7 @@ _SUBMODULES = (
     "operations.matmul operations.normalization operations.data_movement operations.embedding operations.transformer "
     "operations.trace operations.moreh cluster fabric decorators tools model_preprocessing dot_access "
     "tools.trace_allocation_tracker trace_allocation_config unsafe_allocation_tracker "
-    "graph graph_tracer_utils tracer events reports profiler "
+    "graph graph_tracer_utils tracer torch_tracer events reports profiler "
     "_ttnn _ttnn.tensor _ttnn.types _ttnn.device _ttnn.multi_device _ttnn.operations _ttnn.operations.core "
     "_ttnn.operations.point_to_point "
     "_ttnn.operations.ccl _ttnn.operations.trace _ttnn.fabric _ttnn.cluster _ttnn.events _ttnn.reports _ttnn.graph "
@@ -273,7 +273,25 @@ _GRAPH = {
         "extract_levelized_graph pretty_format pretty_print visualize"
     ),
 }
-_TRACER = "enable_tracing disable_tracing is_tracing_enabled trace get_graph visualize codegen"
+_TRACED_NODES = (
+    "TorchTensor TorchParameter TorchFunction TorchModule TorchModuleInput ModuleIOTensor InputTensorIndex "
+    "TTNNTensor TTNNOperation"
+)
+_TRACER = {
+    **{name: f"ttmesh.ops.graph.traced_nodes:{name}" for name in _TRACED_NODES.split()},
+    **{
+        name: f"ttmesh.ops.graph.graph_tracing:{name}"
+        for name in ("enable_tracing", "disable_tracing", "is_tracing_enabled", "trace", "get_graph", "flatten_graph")
+    },
+    **{name: f"ttmesh.ops.graph.graph_dot:{name}" for name in ("visualize", "LEVEL_COLORS")},
+    "Node": "ttmesh.ops.graph.traced_nodes:TracedNode",
+    "codegen": "ttmesh.ops.graph.graph_source:codegen",
+}
+_TORCH_TRACER = {
+    **_TRACER,
+    "enable_tracing": "ttmesh.ops.graph.graph_tracing:enable_torch_tracing",
+    "trace": "ttmesh.ops.graph.graph_tracing:trace_torch",
+}
 
 _POOL_GOLDENS = (
     "maxpool2d avg_pool2d global_avg_pool2d adaptive_avg_pool2d adaptive_max_pool2d upsample grid_sample rotate"
@@ -293,6 +311,15 @@ _TRACE_SAFETY_NAMES = {
     **{name: f"ttmesh.mesh.functions.trace_safety:{name}" for name in _TRACE_SAFETY.split()},
 }
 
+_COLOURS = "YUVColorSpace RGBRange YUVRange YUVFormat YUVCoefficients yuv_bt601_coefficients yuv_bt709_coefficients"
+NAMES |= {name: f"ttmesh.ops.pool.color_conversion:{name}" for name in _COLOURS.split()}
+NAMES["rgb_to_yuv"] = "ttmesh.ttnn.experimental:rgb_to_yuv"
+
+_CONTEXT = (
+    "allgather_int barrier get_rank get_size is_initialized local_to_world_rank recv_bytes send_bytes subcontext_count "
+    "subcontext_id subcontext_size subcontext_sizes world_rank world_size"
+)
+
 _PROFILER = (
     "IsProgramRealtimeProfilerActive RegisterProgramRealtimeProfilerCallback UnregisterProgramRealtimeProfilerCallback"
 )
@@ -308,9 +335,15 @@ OWN_NAMES: dict[str, dict[str, str]] = {
     "_ttnn.operations.trace": _TRACE_SAFETY_NAMES,
     "distributed.ttrun": {"main": "ttmesh.cli.launch:main"},
     # Two kernels of TT-NN for one operation, which its tests force.
-    "_ttnn.operations.data_movement": dict.fromkeys(
-        ("untilize_force_native", "untilize_force_codegen"), "ttmesh.ops.movement.tilize_typecast:untilize"
-    ),
+    "_ttnn.operations.data_movement": {
+        f"{name}_force_{kernel}": f"ttmesh.ttnn:{name}"
+        for name in ("untilize", "gather", "repeat", "repeat_interleave")
+        for kernel in ("native", "codegen")
+    },
+    "_ttnn.multi_device": {
+        name: f"ttmesh.mesh.functions.distributed_context:distributed_context_{name}" for name in _CONTEXT.split()
+    },
+    "_ttnn.types": {"HOST_STORAGE_TYPE": "ttmesh.base.dtypes:HOST_STORAGE_TYPE"},
     "operations.activations": {
         "get_golden_function_for_activation": "ttmesh.ops.configs.activations:get_golden_function_for_activation"
     },
@@ -320,18 +353,7 @@ OWN_NAMES: dict[str, dict[str, str]] = {
             name: f"ttmesh.ccl.experts.moe_cores:{name}"
             for name in ("get_moe_combine_cores", "get_moe_tilize_drain_core", "get_moe_worker_mcast_bounding_box")
         },
-        **{
-            name: f"ttmesh.ops.pool.color_conversion:{name}"
-            for name in (
-                "YUVColorSpace",
-                "RGBRange",
-                "YUVRange",
-                "YUVFormat",
-                "YUVCoefficients",
-                "yuv_bt601_coefficients",
-                "yuv_bt709_coefficients",
-            )
-        },
+        **{name: f"ttmesh.ops.pool.color_conversion:{name}" for name in _COLOURS.split()},
     },
     "_ttnn.core": {
         name: f"ttmesh.chip.formats.tile_packing:{name}"
@@ -357,7 +379,12 @@ OWN_NAMES: dict[str, dict[str, str]] = {
         "global_circular_buffer": "ttmesh.mesh.functions.global_circular_buffers:GlobalCircularBuffer"
     },
     "device": _DEVICE,
-    "_ttnn.device": _DEVICE,
+    "_ttnn.device": {
+        **_DEVICE,
+        "GetMemoryView": "ttmesh.mesh.functions.memory_reports:get_memory_view",
+        "DumpDeviceMemoryState": "ttmesh.mesh.functions.memory_reports:dump_device_memory_state",
+        "GetAllocatorBaseAddress": "ttmesh.mesh.functions.cluster:get_allocator_base_address",
+    },
     "operations.pool": {
         f"golden_{name}": f"ttmesh.ops.pool.pool_goldens:golden_{name}" for name in _POOL_GOLDENS.split()
     },
@@ -373,7 +400,8 @@ OWN_NAMES: dict[str, dict[str, str]] = {
     "dot_access": {
         name: f"ttmesh.nn.weights.parameter_tree:{name}" for name in ("DotAccessDict", "make_dot_access_dict")
     },
-    "tracer": {name: f"ttmesh.ops.catalogue.hooks:{name}" for name in _TRACER.split()},
+    "tracer": _TRACER,
+    "torch_tracer": _TORCH_TRACER,
     "graph_tracer_utils": {"GraphTracerUtils": "ttmesh.ops.graph.graph_json:GraphTracerUtils"},
     "graph": {n: f"{module}:{n}" for module, names in _GRAPH.items() for n in names.split()},
 }

@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 from ttmesh.base.errors import suggest_names
 from ttmesh.base.ttnn_config import CONFIG, replace_config
+from ttmesh.ttnn import not_emulated
 
 Lookup = Callable[[str], Any]
 Names = Callable[[], Iterable[str]]
@@ -54,6 +55,9 @@ class Namespace(ModuleType):
         found = self._operations(f"{_public(self.__name__)}.{name}")
         if found is not None:
             return found
+        named = not_emulated.find(_public(self.__name__), name)
+        if named is not None:
+            return named
         if self._root is not None:
             return getattr(self._root, name)
         prefix = f"{_public(self.__name__)}."
@@ -66,6 +70,28 @@ class Namespace(ModuleType):
 
     def __dir__(self) -> list[str]:
         return sorted({*self._table, *(key for key in self.__dict__ if not key.startswith("_"))})
+
+
+class CompiledModule(Namespace):
+    """A module that is compiled in TT-NN: it shows names of public modules, and `add_t`, the type of the operation `add`."""
+
+    def __init__(self, name: str, table: Mapping[str, str], shown: Sequence[ModuleType]) -> None:
+        super().__init__(name, _public(name), table, _find_nothing, tuple)
+        self.__dict__["_shown"] = shown
+
+    def _find(self, name: str) -> Any:
+        if name not in self._table:
+            for module in self._shown:
+                if hasattr(module, name):
+                    return getattr(module, name)
+                if name.endswith("_t") and hasattr(module, name.removesuffix("_t")):
+                    return type(getattr(module, name.removesuffix("_t")))
+        return super()._find(name)
+
+
+def _find_nothing(name: str) -> Any:
+    """No operations of its own."""
+    return None
 
 
 class ForwardingModule(ModuleType):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from ccl_meshes import lanes_of, on, opened, random_lanes
+from ccl_meshes import lanes_of, on, opened, random_lanes, semaphore
 
 import ttmesh.ttnn as ttnn
 from ttmesh.base.dtypes import float32
@@ -21,8 +21,8 @@ def exchanged(
 ) -> Tensor:
     buffer = on(mesh, torch.zeros(1, 1, sticks, 8), float32)
     return ttnn.experimental.neighbor_pad_halo(
-        tensor, buffer, ROWS, COLUMNS, 0, 1, ttnn.Topology.Linear, None, None, None, 3, COLUMNS, COLUMNS, 1, 1,
-        padding_mode=mode, input_pad_h=inside, input_pad_w=inside,
+        tensor, buffer, ROWS, COLUMNS, 0, 1, ttnn.Topology.Linear, *(semaphore(mesh) for _ in range(3)), 3,
+        COLUMNS, COLUMNS, 1, 1, padding_mode=mode, input_pad_h=inside, input_pad_w=inside,
     )  # fmt: skip
 
 

@@ -32,6 +32,7 @@ def test_tokens_indices_and_scores_arrive(axis: int, shared: list[int] | None) -
         tokens, everyone, weights = dispatch(
             on(mesh, values, bfloat16), on(mesh, indices, DataType.UINT16), on(mesh, scores, bfloat16),
             on(mesh, table.int()[None, None], DataType.UINT16), cluster_axis=axis, shared_expert_ids=shared,
+            drain_sync_tilizer_core=(0, 0),
         )  # fmt: skip
 
         assert everyone.memory_config().is_sharded()
@@ -58,6 +59,6 @@ def test_a_table_without_a_row_per_device_is_refused() -> None:
         table = on(mesh, torch.zeros(1, 1, 3, EXPERTS).int(), DataType.UINT16)
 
         with pytest.raises(RuntimeError, match=r"first dimension must equal number of devices \(2\), got 3"):
-            dispatch(x, indices, scores, table, cluster_axis=1)
+            dispatch(x, indices, scores, table, cluster_axis=1, drain_sync_tilizer_core=(0, 0))
         with pytest.raises(RuntimeError, match="Cluster axis argument required"):
-            dispatch(x, indices, scores, table)
+            dispatch(x, indices, scores, table, drain_sync_tilizer_core=(0, 0))

@@ -44,7 +44,8 @@ def test_a_layer_norm_takes_the_mean_off() -> None:
     with opened((1, 4)) as mesh:
         values = random_lanes((1, 4), (1, 1, ROWS, WIDTH), bfloat16)
 
-        normed = layer(on(mesh, values, bfloat16, layout=TILE), 1, mesh, [], epsilon=EPSILON, dtype=ttnn.float32)
+        x = on(mesh, values, bfloat16, layout=TILE)
+        normed = layer(x, 1, mesh, [], epsilon=EPSILON, dtype=ttnn.float32, persistent_output_buffer=x)
 
         row = torch.cat(list(values[0].float()), -1)
         expected = torch.nn.functional.layer_norm(row, (4 * WIDTH,), eps=EPSILON)
@@ -62,7 +63,7 @@ def test_heads_are_split_and_turned(per_head: bool, heads_in_table: int) -> None
 
         result = rms(
             x, 1, mesh, [], epsilon=EPSILON, num_heads_per_device=heads, per_head_norm=per_head, rope_cos=c, rope_sin=s,
-            transformation_mat=on(mesh, turn_matrix(), float32, layout=TILE),
+            transformation_mat=on(mesh, turn_matrix(), float32, layout=TILE), persistent_output_buffer=x,
         )  # fmt: skip
 
         split = values.reshape(1, 4, 1, ROWS, heads, size).transpose(3, 4)
@@ -78,7 +79,8 @@ def test_a_batch_is_folded_into_the_rows_of_its_heads() -> None:
     with opened((1, 2)) as mesh:
         values = random_lanes((1, 2), (1, 3, ROWS, WIDTH), float32)
 
-        result = rms(on(mesh, values, float32, layout=TILE), 1, mesh, [], epsilon=EPSILON, num_heads_per_device=4)
+        x = on(mesh, values, float32, layout=TILE)
+        result = rms(x, 1, mesh, [], epsilon=EPSILON, num_heads_per_device=4, persistent_output_buffer=x)
 
         mean = values.square().mean(-1, keepdim=True).mean(1, keepdim=True)
         normed = (values * torch.rsqrt(mean + EPSILON)).reshape(1, 2, 1, 3, ROWS, 4, 32)
@@ -92,8 +94,8 @@ def test_what_tt_nn_refuses_is_refused() -> None:
         assert ttnn.experimental.dit_fused_distributed_rmsnorm_create_stats_buffer(x, 0, mesh) is None
 
         with pytest.raises(RuntimeError, match="bias requires weight to also be provided"):
-            rms(x, 1, mesh, [], bias=x)
+            rms(x, 1, mesh, [], bias=x, persistent_output_buffer=x)
         with pytest.raises(RuntimeError, match="RoPE requires transformation_mat, rope_cos, and rope_sin all"):
-            rms(x, 1, mesh, [], rope_cos=x)
+            rms(x, 1, mesh, [], rope_cos=x, persistent_output_buffer=x)
         with pytest.raises(RuntimeError, match="LayerNorm currently requires BFLOAT16 input"):
             layer(x, 1, mesh, [])

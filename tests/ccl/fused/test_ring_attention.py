@@ -47,7 +47,7 @@ def ring(mesh: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *joint: t
         persistent_output_buffer_k=put(mesh, full, None),
         persistent_output_buffer_v=put(mesh, full, None),
         joint_strategy="rear",
-        program_config=None,
+        program_config=ttnn.SDPAProgramConfig(compute_with_storage_grid_size=(4, 4)),
         dim=2,
         multi_device_global_semaphore=[],
         num_links=1,

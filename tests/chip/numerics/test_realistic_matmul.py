@@ -14,7 +14,7 @@ from ttmesh.chip.formats.kernels import fpu_gemm, loader
 from ttmesh.chip.formats.storage import to_lane
 from ttmesh.chip.numerics import exact_matmul, realistic_matmul
 from ttmesh.chip.numerics.fpu_config import FpuConfig
-from ttmesh.chip.numerics.packer import pack, pack_lanes
+from ttmesh.chip.numerics.packer import pack, pack_lanes, to_bfloat16
 
 FIDELITIES = [MathFidelity.LoFi, MathFidelity.HiFi2, MathFidelity.HiFi3, MathFidelity.HiFi4]
 needs_compiler = pytest.mark.skipif(loader._compiler() is None, reason="no C compiler")
@@ -120,7 +120,7 @@ def test_realistic_is_the_same_with_and_without_kernels_but_for_the_order_of_add
 
 
 @needs_compiler
-@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (3, 5, 31, 23), (1, 67, 520, 100), (2, 1, 64, 193)])
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (3, 5, 31, 23), (1, 67, 520, 100), (2, 1, 64, 193), (1, 261, 300, 30)])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_every_shape_layout_and_number_of_threads_gives_the_same(
     shape: tuple[int, int, int, int], dtype: torch.dtype
@@ -142,6 +142,23 @@ def test_every_shape_layout_and_number_of_threads_gives_the_same(
     assert torch.allclose(found[0], a.float() @ b.float(), rtol=1e-2, atol=0.1)
     assert torch.equal(found[0], found[2])
     assert torch.equal(found[1], found[3])
+
+
+@needs_compiler
+@pytest.mark.parametrize("block", [None, 64])
+def test_what_the_kernel_packs_is_what_the_packer_makes_of_its_registers(block: int | None) -> None:
+    a = torch.randn(2, 37, 320, generator=_generator(21)).bfloat16()
+    a[0, :4, 0] = torch.tensor([float("inf"), float("-inf"), float("nan"), 1e-38]).bfloat16()
+    a[0, 3, 1:] = 0  # a row whose sums are too small for bfloat16
+    a[1, 5] = 0
+    b = torch.randn(1, 320, 50, generator=_generator(22)).bfloat16().expand(2, -1, -1)
+    masks = realistic_matmul.choose_masks(FpuConfig(fidelity=MathFidelity.HiFi4))
+
+    registers = fpu_gemm.multiply(a, b, masks, block=block, lower=0.02)
+    packed = fpu_gemm.multiply(a, b, masks, block=block, lower=0.02, packed=True)
+
+    assert torch.equal(packed, to_bfloat16(registers).bfloat16())
+    assert torch.equal(packed, fpu_gemm.pack_bfloat16(registers))
 
 
 @needs_compiler

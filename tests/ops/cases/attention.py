@@ -199,7 +199,7 @@ def chosen_keys(g: torch.Generator, rows: int, keys: int) -> On:
 
 def sparse(g: torch.Generator) -> Arguments:
     q, kv = (On(normal(g, *shape), layout=ROW_MAJOR_LAYOUT) for shape in ((1, 32, 5, 96), (1, 1, 64, 96)))
-    return [q, kv, chosen_keys(g, 5, 64), 64], {"kv_format": SparseKVFormat.BF16}
+    return [q, kv, chosen_keys(g, 5, 64), 64], {"kv_format": SparseKVFormat.BF16, "k_chunk_size": 32}
 
 
 def sparse_slot(g: torch.Generator) -> Arguments:

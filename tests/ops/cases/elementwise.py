@@ -11,7 +11,7 @@ from harness import Case, On
 from ttmesh.base.dtypes import bfloat8_b, bfloat16, float32, int32
 
 SHAPE = (2, 33, 40)
-GATED = (1, 2, 33, 128)
+GATED = (1, 2, 32, 128)
 FLOATS = (bfloat16, float32, bfloat8_b)
 
 

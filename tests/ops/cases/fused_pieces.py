@@ -150,6 +150,7 @@ def decoded(a: tuple[int, ...], b: tuple[int, ...], **options: Any) -> Callable[
 def blocks(g: torch.Generator) -> Arguments:
     chosen = torch.stack([torch.randperm(4, generator=g) for _ in range(2 * 8)]).reshape(1, 2, 8, 4)
     chosen[..., 3] = 0xFFFFFFFF
+    chosen = torch.nn.functional.pad(chosen, (0, 12), value=0xFFFFFFFF)  # rows of 64 bytes
     tensors = [On(normal(g, 1, 32, 8, 64), layout=ROW_MAJOR_LAYOUT), normal(g, 1, 2, 128, 64), normal(g, 1, 2, 128, 32)]
     return [*tensors, On(chosen, uint32, ROW_MAJOR_LAYOUT)], {"block_size": 32}
 
@@ -243,7 +244,7 @@ CASES = [
         lambda g: ([normal(g, 1, 2, 64, 96), On(normal(g, 1, 1, 1, 96), memory_config=L1_MEMORY_CONFIG)], {}),
     ),
     Case("ttnn.experimental.dit_layernorm_post_allgather", layer()),
-    Case("ttnn.experimental.dit_layernorm_post_allgather/affine", layer(weight=(1, 96), bias=(1, 96))),
+    Case("ttnn.experimental.dit_layernorm_post_allgather/affine", layer(weight=(1, 96), bias=(1, 96)), HALF),
     Case("ttnn.experimental.wan_fused_rmsnorm_pre_allgather", args((1, 1, 64, 96))),
     Case("ttnn.experimental.wan_fused_rmsnorm_post_allgather", heads(False), HALF),
     Case("ttnn.experimental.wan_fused_rmsnorm_post_allgather/turned", heads(True), HALF),
@@ -270,7 +271,8 @@ CASES = [
     Case("ttnn.experimental.deepseek_prefill.per_token_cast_back", scaled, HALF, ROWS, system="p150x8"),
     Case("ttnn.experimental.deepseek_moe_post_combine_tilize",
          lambda g: ([normal(g, 2, 32, 128)], {"output_memory_config": STRIPS}), HALF, ROWS),
-    Case("ttnn.experimental.deepseek_moe_fast_reduce_nc", args((8, 1, 32, 256), dim=0, split_size=64)),
+    Case("ttnn.experimental.deepseek_moe_fast_reduce_nc",
+         args((8, 1, 32, 256), dim=0, split_size=64), (bfloat16, bfloat8_b)),
     Case("ttnn.experimental.matmul_decode", decoded((32, 128), (128, 256))),
     Case("ttnn.experimental.matmul_decode/partial",
          decoded((32, 128), (64, 512), partial_width_sharded=True)),

@@ -86,12 +86,13 @@ CASES = [
     Case("ttnn.moreh_matmul_backward", written(
         (2, 3, 33, 50), (2, 1, 33, 40), (3, 40, 50), input_a_grad=(2, 1, 33, 40), input_b_grad=(3, 40, 50))),
     Case("ttnn.moreh_dot", several((1, 1, 1, 64), (1, 1, 1, 64)), pcc=0.0),
-    Case("ttnn.moreh_dot_backward", several((1, 1, 1, 1), (1, 1, 1, 64), (1, 1, 1, 64)), (bfloat16,)),
+    Case("ttnn.moreh_dot_backward", written((1, 1, 1, 1), (1, 1, 1, 64), (1, 1, 1, 64), input_grad=(1, 1, 1, 64),
+         other_grad=(1, 1, 1, 64)), (bfloat16,)),
     Case("ttnn.moreh_linear/plain", several((2, 33, 40), (50, 40))),
     Case("ttnn.moreh_linear/bias", with_bias((2, 33, 40), (50, 40), bias=(1, 50))),
     Case("ttnn.moreh_linear_backward", written(
         (2, 33, 50), (2, 33, 40), (50, 40), bias=(1, 50), input_grad=(2, 33, 40), weight_grad=(50, 40), bias_grad=(1, 50)),
         (bfloat16,), pcc=0.999),
-    Case("ttnn.moreh_getitem", picks, layouts=(ROW_MAJOR_LAYOUT,)),
+    Case("ttnn.moreh_getitem", picks, (bfloat16,), layouts=(ROW_MAJOR_LAYOUT,)),
     Case("ttnn.moreh_fold", several((2, 12, 9), output_size=(4, 4), kernel_size=(2, 2)), layouts=(ROW_MAJOR_LAYOUT,)),
 ]  # fmt: skip

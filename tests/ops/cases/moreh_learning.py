@@ -37,7 +37,7 @@ def layer(g: torch.Generator) -> Arguments:
 
 def layer_backward(g: torch.Generator) -> Arguments:
     tensors = [normal(g, *SHAPE), normal(g, *SHAPE), normal(g, 2, 3, 33), normal(g, 2, 3, 33).abs() + 0.5]
-    return [*tensors, 1], {"gamma": normal(g, 1, 40)}
+    return [*tensors, 1], {"gamma": normal(g, 1, 40), "input_grad": torch.zeros(SHAPE)}
 
 
 def group(g: torch.Generator) -> Arguments:
@@ -94,11 +94,11 @@ CASES = [
     Case("ttnn.moreh_layer_norm_backward", layer_backward),
     Case("ttnn.moreh_group_norm", group, pcc=0.999),
     Case("ttnn.moreh_group_norm_backward", group_backward),
-    Case("ttnn.moreh_nll_loss", loss("sum")),
-    Case("ttnn.moreh_nll_loss/mean", loss("mean")),
-    Case("ttnn.moreh_nll_loss/none", loss("none")),
-    Case("ttnn.moreh_nll_loss_backward", loss_backward),
-    Case("ttnn.moreh_nll_loss_unreduced_backward", losses_backward),
+    Case("ttnn.moreh_nll_loss", loss("sum"), (bfloat16,)),
+    Case("ttnn.moreh_nll_loss/mean", loss("mean"), (bfloat16,)),
+    Case("ttnn.moreh_nll_loss/none", loss("none"), (bfloat16,)),
+    Case("ttnn.moreh_nll_loss_backward", loss_backward, (bfloat16,)),
+    Case("ttnn.moreh_nll_loss_unreduced_backward", losses_backward, (bfloat16,)),
     Case("ttnn.moreh_adam", adam, (bfloat16,)),
     Case("ttnn.moreh_adamw", adam, (bfloat16,)),
     Case(

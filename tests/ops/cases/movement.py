@@ -22,7 +22,7 @@ from ttmesh.base.dtypes import (
     uint32,
 )
 from ttmesh.ops.elementwise.bcast import BcastOpDim, BcastOpMath
-from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, L1_MEMORY_CONFIG, MemoryConfig, ShardSpec
+from ttmesh.tensor.spec.memory_config import L1_MEMORY_CONFIG, MemoryConfig, ShardSpec
 
 SHAPE = (2, 3, 33, 40)
 BOTH = (TILE_LAYOUT, ROW_MAJOR_LAYOUT)
@@ -260,8 +260,8 @@ CASES = [
          golden=lambda numbers, table, layout: table[numbers.long()]),
     Case("ttnn.embedding_bw", id_grads(50, 64, (2, 32))),
     # gradients
-    Case("ttnn.concat_bw", several((2, 7, 40), (2, 3, 40), (2, 4, 40), dim=1)),
-    Case("ttnn.repeat_bw", several((4, 1, 32, 40), (1, 1, 32, 40), args=((4, 1, 1, 1),)), (bfloat16,)),
+    Case("ttnn.concat_bw", several((1, 2, 7, 40), (1, 2, 3, 40), (1, 2, 4, 40), dim=2)),
+    Case("ttnn.repeat_bw", several((4, 1, 32, 64), (1, 1, 32, 64), args=((4, 1, 1, 1),)), (bfloat16,)),
     Case("ttnn.prod_bw/all", several((1, 1, 1, 1), (1, 2, 3, 4), low=0.5), pcc=0.99),
     Case("ttnn.prod_bw/one dim", several((1, 2, 1, 4), (1, 2, 3, 4), low=0.5, dim=2), pcc=0.99),
     # older names
@@ -278,7 +278,8 @@ CASES = [
     Case("ttnn.experimental.convert_to_chw", channels_last, placements=False),
     Case("ttnn.experimental.convert_to_hwc", channels_first, layouts=(ROW_MAJOR_LAYOUT,), placements=False),
     Case("ttnn.experimental.padded_slice", values(2, 3, 8, 64, padded_slice_start=[0, 0, 0, 0],
-         padded_slice_end=[2, 2, 8, 64], memory_config=DRAM_MEMORY_CONFIG), layouts=ROWS,
+         padded_slice_end=[2, 2, 8, 64], memory_config=MemoryConfig(SHARDS.memory_layout, SHARDS.buffer_type,
+         ShardSpec(HALF, (16, 64)))), layouts=ROWS,
          golden=lambda x, padded_slice_start, padded_slice_end: x[:, :2]),
     Case("ttnn.experimental.slice_write", several((2, 4, 8), (2, 6, 8), args=([0, 1, 0], [2, 5, 8], [1, 1, 1])),
          layouts=ROWS, golden=lambda x, out, *_: torch.cat([out[:, :1], x, out[:, 5:]], 1)),

@@ -78,7 +78,7 @@ CASES = [
     Case("ttnn.sort/down", distinct(2, 3, 64, dim=-1, descending=True), layouts=BOTH),
     Case("ttnn.sort/integers", integers(1, 1, 64), (uint16,), golden=lambda x: torch.sort(x, stable=True)),
     *(Case(f"ttnn.cumsum/dim {dim}", values(args=(dim,)), FLOATS) for dim in (0, 2, -1)),
-    Case("ttnn.experimental.intimg", values(1, 40, 64, 32), FLOATS),
+    Case("ttnn.experimental.intimg", values(1, 40, 64, 32), (bfloat16, float32)),
     Case("ttnn.cumsum/backwards", values(dim=-2, reverse_order=True)),
     Case("ttnn.cumsum/integers", integers(3, 20, dim=1), (int32,)),
     *(Case(f"ttnn.cumprod/dim {dim}", values(2, 5, 7, low=0.7, high=1.3, args=(dim,)), FLOATS) for dim in (0, -1)),

@@ -247,16 +247,6 @@ def test_detailed_reports_hold_buffers_by_operation_and_pages_by_address(mesh, t
     assert {page["device_id"] for page in report["buffer_pages"]} == {mesh.id()}
 
 
-def test_the_tracer_of_graphs_is_refused_in_both_modes(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match=r"^Tracing is not supported in fast runtime mode\."), ttnn.tracer.trace():
-        pass
-
-    monkeypatch.setattr(ttnn.CONFIG, "enable_fast_runtime_mode", False)
-
-    with pytest.raises(NotImplementedError, match=r"ttnn\.tracer is not emulated"), ttnn.tracer.trace():
-        pass
-
-
 def _device_operations(graph):
     starts = (node for node in graph if node["node_type"] == "function_start")
     return [node for node in starts if node["params"]["name"].endswith("Operation")]

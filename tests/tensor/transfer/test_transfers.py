@@ -312,9 +312,11 @@ def test_untilizing_a_block_float_on_the_device_gives_bfloat16(chip) -> None:
 
 
 def test_formats_convert_on_the_host_only(chip) -> None:
-    host = from_torch(torch.rand(4, 4))
+    host = from_torch(torch.rand(32, 32))
 
     assert to_dtype(host, d.bfloat8_b).layout is Layout.TILE
+    with pytest.raises(RuntimeError, match="implicitly changed physical shape"):
+        to_dtype(from_torch(torch.rand(4, 4)), d.bfloat8_b)
     assert torch.equal(to_torch(to_dtype(host, d.bfloat16)), to_torch(host).bfloat16())
     with pytest.raises(RuntimeError, match="the tensor is on a device"):
         to_dtype(to_device(host, chip), d.bfloat16)

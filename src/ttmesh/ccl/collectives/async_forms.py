@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ttmesh.base.core_work import num_cores_to_corerangeset
 from ttmesh.base.errors import MeshError, NotEmulatedError, require
 from ttmesh.ccl.collectives.all_to_all import exchange
 from ttmesh.ccl.collectives.reduce_gather import decide_gather_of_others, gather, reduce_all, scatter
@@ -26,11 +27,12 @@ from ttmesh.mesh.functions.process_fabric import get_fabric_config
 from ttmesh.ops.catalogue.signatures import signatures
 from ttmesh.tensor.distribution.allocate import footprint_of
 from ttmesh.tensor.spec.kind import kind_of
-from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
+from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig, ShardSpec
 from ttmesh.tensor.tensor import Tensor
 
 _EXPERIMENTAL = "ttnn.experimental."
-HIDDEN = ("use_l1_small_for_semaphores", "intermediate")  # callers of these forms bring the semaphores
+TILE = 32
+HIDDEN = ("use_l1_small_for_semaphores", "intermediate", "fused")  # callers of these forms bring the semaphores
 
 
 _GATHERED = "All shards along an axis concatenated along a dim, on every device of it."
@@ -74,6 +76,8 @@ class Form:
                         arguments["intermediate"] = value[0]
         if self.topology is not None and arguments.get("topology") is None:
             arguments["topology"] = self.topology
+        if self.name == "llama_reduce_scatter" and arguments.get("memory_config") is None:
+            arguments["memory_config"] = _one_tile_per_core(tensor, arguments["dim"], arguments["cluster_axis"])
         return self.base(_EXPERIMENTAL + self.name, tensor, output=output, **arguments, **self.fixed)
 
     def define(self) -> None:
@@ -112,7 +116,15 @@ for _form in (
         "strided_all_gather_async", gather, _GATHERED, Topology.Ring, fixed={"replicates_axis": True, "reverse": False}
     ),
     Form("reduce_scatter_minimal_async", scatter, _SCATTERED, Topology.Ring, _BUFFER_LIST, output_index=1),
-    Form("strided_reduce_scatter_async", scatter, _SCATTERED, Topology.Ring, _BUFFER_LIST, output_index=1),
+    Form(
+        "strided_reduce_scatter_async",
+        scatter,
+        _SCATTERED,
+        Topology.Ring,
+        _BUFFER_LIST,
+        output_index=1,
+        fixed={"fused": "strided"},
+    ),
     Form(
         "reduce_scatter_minimal_direct",
         scatter,
@@ -121,7 +133,7 @@ for _form in (
         ("persistent_buffers",),
         fixed={"algorithm": "direct"},
     ),
-    Form("llama_reduce_scatter", scatter, _SCATTERED, Topology.Linear, ()),
+    Form("llama_reduce_scatter", scatter, _SCATTERED, Topology.Linear, (), fixed={"fused": "buffered"}),
     Form("all_to_all_async", exchange, _EXCHANGED, Topology.Ring),
     Form("all_to_all_async_generic", exchange, _EXCHANGED),
 ):
@@ -159,7 +171,7 @@ def high_bw_all_gather(
     check_high_bandwidth(input_tensor, output_tensor, dim, cluster_axis, mesh.shape[cluster_axis], subdevice_id)
     return gather(
         "ttnn.experimental.high_bw_all_gather", input_tensor, dim, cluster_axis=cluster_axis, num_links=num_links,
-        subdevice_id=subdevice_id, output=output_tensor, replicates_axis=True,
+        subdevice_id=subdevice_id, output=output_tensor, replicates_axis=True, fused="into the output",
     )  # fmt: skip
 
 
@@ -180,6 +192,8 @@ def ring_attention_all_gather_async(
     multi_device_global_semaphore: list[Any] | None = None,
 ) -> list[Tensor]:
     """Gather the other devices' shards of several tensors into buffers; a buffer's slice of the own shard is not written."""
+    if not input_tensor:
+        raise MeshError(_describe_index(0, 0), expected="one tensor or more", fix="Pass the tensors to gather.")
     mesh = mesh_of(_RING_GATHER, [*input_tensor, *persistent_output_buffer])
     check_axis(mesh, cluster_axis, _RING_GATHER)
     options = {
@@ -191,7 +205,7 @@ def ring_attention_all_gather_async(
     if multi_device_global_semaphore is not None and len(multi_device_global_semaphore) < RING_SEMAPHORES:
         count = len(multi_device_global_semaphore)
         raise MeshError(
-            f"vector::_M_range_check: __n (which is {RING_SEMAPHORES - 1}) >= this->size() (which is {count})",
+            _describe_index(RING_SEMAPHORES - 1, count),
             expected="two semaphores",
             fix="Create them with ttnn.create_global_semaphore.",
         )
@@ -221,12 +235,7 @@ def all_reduce_async(
     algorithm: str | None = None,
 ) -> Tensor:
     """The reduction (by default the sum) over an axis, on every device of it."""
-    if num_devices is not None and num_devices != len(input_tensor.coords()):
-        raise MeshError(
-            f"all_reduce_async over {num_devices} devices of a tensor on {len(input_tensor.coords())}",
-            expected=f"num_devices={len(input_tensor.coords())}",
-            fix="Correct num_devices.",
-        )
+    del num_devices  # TT-NN counts the devices of the tensor
     return reduce_all(
         "ttnn.experimental.all_reduce_async", input_tensor, cluster_axis=cluster_axis, memory_config=memory_config,
         topology=topology or Topology.Linear, num_links=num_links, subdevice_id=subdevice_id, dtype=dtype,
@@ -275,6 +284,24 @@ def reduce_scatter_minimal_direct_create_persistent_buffers(
     shape = list(input_tensor.shape)
     shape[dim] //= len(input_tensor.coords()) if cluster_axis is None else mesh.shape[cluster_axis]
     return [_allocate_buffer(input_tensor, shape), _allocate_buffer(input_tensor, input_tensor.shape)]
+
+
+def _one_tile_per_core(tensor: Tensor, dim: int, axis: int) -> MemoryConfig | None:
+    """Where llama_reduce_scatter puts its result unless told: one tile of its width on each of the first cores."""
+    mesh, shard = tensor.device(), tensor.memory_config().shard_spec
+    if mesh is None or shard is None or axis >= mesh.shape.dims():
+        return None
+    columns, grid = tensor.shape[-1] // mesh.shape[axis] // TILE, mesh.compute_with_storage_grid_size()
+    if dim % len(tensor.shape) != len(tensor.shape) - 1 or not 0 < columns <= grid.x * grid.y:
+        return None
+    cores = num_cores_to_corerangeset(columns, grid, row_wise=True)
+    own = tensor.memory_config()
+    return MemoryConfig(own.memory_layout, own.buffer_type, ShardSpec(cores, [shard.shape[0], TILE], shard.orientation))
+
+
+def _describe_index(index: int, count: int) -> str:
+    """What a C++ vector says of an index behind its end."""
+    return f"vector::_M_range_check: __n (which is {index}) >= this->size() (which is {count})"
 
 
 def _allocate_buffer(template: Tensor, shape: Sequence[int]) -> Tensor:

@@ -14,6 +14,7 @@ from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 COUNTS = {
     "all_gather": 2, "all_broadcast": 2, "broadcast": 2, "reduce_scatter": 4, "point_to_point": 1, "all_to_all": 2,
+    "all_to_all_dispatch": 2, "all_to_all_combine": 2,
 }  # fmt: skip
 IN_SMALL = ("all_gather", "all_to_all")  # where the mesh has such a region
 

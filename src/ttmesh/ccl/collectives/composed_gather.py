@@ -78,6 +78,8 @@ def _check_config(held: MemoryConfig, asked: MemoryConfig | None) -> MemoryConfi
 def all_gather_stages(request: Request, dim: int, spec: TensorSpec, n: int) -> Composed:
     """One program, or what TT-NN composes."""
     c, x = Composition(), PlannedTensor(request.tensor.spec)
+    if request["fused"] == "inside":
+        return c, [c.allocate(spec)]
     if request.outputs or not is_composed_gather(request, dim, spec.shape):
         return c, [run_all_gather(c, request, x, dim, spec)]
     return c, [c.view(join_broadcast(c, request, x, dim, n, request["memory_config"]), spec)]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ttmesh.base.dtypes import DataType, Layout
-from ttmesh.ccl.collectives.collective_stages import TILE, Composed, run_reduce_scatter
+from ttmesh.ccl.collectives.collective_stages import TILE, Composed, program_attributes, run_reduce_scatter
 from ttmesh.ccl.planning.collective_call import Request
-from ttmesh.ops.stages.movement_stages import fill_padding, tile_spec, typecast
+from ttmesh.ops.stages.movement_stages import fill_padding, interleave, tile_spec, typecast
 from ttmesh.ops.stages.rows_stages import slice_rows
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
@@ -97,3 +97,19 @@ def _split_into_tiles(c: Composition, x: PlannedTensor, dim: int, spec: TensorSp
     for part in parts:
         fill_padding(c, part, 0.0)
     return parts
+
+
+def fused_scatter_stages(request: Request, dim: int, spec: TensorSpec) -> Composed | None:
+    """What the reduce_scatter of a fused form takes: see `fused` of reduce_gather.scatter."""
+    if request["fused"] == "buffered" or request.outputs:
+        return None
+    c, x = Composition(), PlannedTensor(request.tensor.spec)
+    arriving = c.allocate(x.spec.with_memory_config(interleave(x.spec.memory_config)))
+    options = (dim, program_attributes(request, request["axis"]))
+    made = (
+        c.allocate(spec)
+        if request["fused"] == "strided matmul"
+        else c.run("strided_reduce_scatter", spec, x, options=options)
+    )
+    c.free(arriving)
+    return c, [made]

@@ -12,10 +12,12 @@ from ttmesh.ccl.planning.collective_call import Request
 from ttmesh.ccl.planning.group_plan import axis_closes, find_usable_topology
 from ttmesh.ccl.planning.link_limits import get_num_links
 from ttmesh.fabric.fabric_config import Topology, is_2d
+from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.functions.process_fabric import get_fabric_config
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 
 DIRECTIONS = ("SOUTH", "EAST")
+SHORTEST_RING = 3  # two chips are neighbours in both directions
 
 
 def check_routes(request: Request) -> None:
@@ -105,3 +107,20 @@ def check_directions(request: Request, n: int) -> None:
             expected="Topology.Linear: no link joins the ends of this axis",
             fix="Pass topology=ttnn.Topology.Linear or leave it out.",
         )
+
+
+def require_ring(topology: Topology, text: str) -> None:
+    """Raise for another topology than a ring: these forms know no other."""
+    require(topology is Topology.Ring, text, "Topology.Ring", "Pass topology=ttnn.Topology.Ring.")
+
+
+def check_closed_ring(mesh: MeshDevice, axis: int | None, topology: Topology | None) -> None:
+    """Raise if a ring is asked for along an axis whose ends no link joins; fused forms do not fall back to a line."""
+    if topology is not Topology.Ring or axis is None or mesh.shape[axis] < SHORTEST_RING or axis_closes(mesh, axis):
+        return
+    last = (mesh.shape[axis] - 1) * (mesh.shape[1] if axis == 0 else 1)
+    raise MeshError(
+        f"Could not find any forwarding direction from src (M0, D0) to dst (M0, D{last})",
+        expected="Topology.Linear: no link joins the ends of this axis",
+        fix="Pass topology=ttnn.Topology.Linear, or configure a ring fabric before opening the mesh.",
+    )

@@ -19,9 +19,9 @@ from ttmesh.ccl.collectives.composed_reduce import (
     check_buffered_reduce,
     check_line_over_mesh,
 )
-from ttmesh.ccl.collectives.composed_scatter import is_composed_scatter, reduce_scatter_stages
+from ttmesh.ccl.collectives.composed_scatter import fused_scatter_stages, is_composed_scatter, reduce_scatter_stages
 from ttmesh.ccl.collectives.gather_checks import check_all_gather
-from ttmesh.ccl.collectives.line_checks import check_ring, check_routes
+from ttmesh.ccl.collectives.line_checks import check_closed_ring, check_ring, check_routes, require_ring
 from ttmesh.ccl.collectives.scatter_checks import check_reduce_scatter
 from ttmesh.ccl.planning import plan_executor
 from ttmesh.ccl.planning.collective_call import (
@@ -124,8 +124,13 @@ def scatter(
     num_workers_per_link: int | None = None,
     num_buffers_per_channel: int | None = None,
     compute_kernel_config: object = None,
+    fused: str | None = None,
 ) -> Tensor:
-    """Shard i of the reduction on chip i; without an axis device (r, c) gets shard r * cols + c."""
+    """Shard i of the reduction on chip i; without an axis device (r, c) gets shard r * cols + c.
+
+    `fused`: how a fused form takes memory: "buffered" (only the result), "strided" (room for what arrives on a ring),
+    "strided matmul" (the same, inside the program of a matmul). Their results keep the tensor's topology.
+    """
     mesh = mesh_of(name, [tensor])
     check_axis(mesh, cluster_axis, name)
     no_barrier = multi_device_global_semaphore is not None and barrier_semaphore is None
@@ -139,7 +144,7 @@ def scatter(
         "use_l1_small_for_semaphores": use_l1_small_for_semaphores,
         "intermediate": None if intermediate is None else drop_memory(intermediate),
         "semaphores": None if multi_device_global_semaphore is None else len(multi_device_global_semaphore),
-        **common_options(name, mesh, mode, num_links, subdevice_id),
+        **common_options(name, mesh, mode, num_links, subdevice_id), "fused": fused,
     }  # fmt: skip
     request = Request(name, mesh, (tensor,), (), {"axis": cluster_axis, **options})
     if name.startswith("ttnn.experimental.") and mode is None and algorithm is None:
@@ -148,13 +153,17 @@ def scatter(
         check_routes(request)
     if name.endswith("reduce_scatter_minimal_direct"):
         check_ring(request)
+    if name.endswith("strided_reduce_scatter_async") and fused == "strided":
+        require_ring(topology or Topology.Ring, "strided_reduce_scatter_async currently only supports Ring topology")
+        check_closed_ring(mesh, cluster_axis, topology)
     axes: list[int | None] = (
         [cluster_axis] if (axis_list := list_axes_in_turn(mesh, cluster_axis, algorithm)) is None else [*axis_list]
     )
     result = tensor
     for axis in axes:
         asked = {"axis": axis, **options}
-        given = axis == axes[-1] and output is not None and not _ignores_scatter_output(name, mesh, result, asked)
+        given = axis == axes[-1] and output is not None
+        given = given and (fused is not None or not _ignores_scatter_output(name, mesh, result, asked))
         result = run(name, decide_reduce_scatter, [result], asked, [output] if given else [])
     return result
 
@@ -180,11 +189,12 @@ def gather(
     num_workers_per_link: int | None = None,
     num_buffers_per_channel: int | None = None,
     sub_core_grids: object = None,
-    fused: bool = False,
+    fused: bool | str = False,
 ) -> Tensor:
     """All shards concatenated along a dim, on every chip.
 
-    `replicates_axis`: the output topology of the async forms; `fused`: part of another operation's one program.
+    `replicates_axis`: the output topology of the async forms; `fused`: part of another operation, as its one program or,
+    with "inside", within another's, whose result keeps the tensor's topology.
     """
     mesh = mesh_of(name, [tensor])
     check_axis(mesh, cluster_axis, name)
@@ -201,6 +211,8 @@ def gather(
         **common_options(name, mesh, mode, num_links, subdevice_id),
         "fused": fused,
     }  # fmt: skip
+    if name.endswith("strided_all_gather_async"):
+        check_closed_ring(mesh, cluster_axis, topology)
     if output is not None and _ignores_output(Request(name, mesh, (tensor,), (), options)):
         output = None
     result: Tensor = run(name, decide_all_gather, [tensor], options, [output] if output is not None else [])
@@ -316,10 +328,14 @@ def decide_reduce_scatter(request: Request) -> Decision:
         (request.result_spec(shape),),
         run_plan if request["algorithm"] else compute,
         groups.loads(plan, size, up=[size] * n, down=[size // n] * n),
-        scattered_topology(request.tensor, dim, request["axis"]),
+        request.tensor.tensor_topology()
+        if request["fused"]
+        else scattered_topology(request.tensor, dim, request["axis"]),
         exchange_axes=groups.exchange_axes,
         compute_on_rank=run_across_ranks if rank_reduction and add is None else None,
-        stages=reduce_scatter_stages(request, dim, request.result_spec(shape), n),
+        stages=fused_scatter_stages(request, dim, request.result_spec(shape))
+        if request["fused"]
+        else reduce_scatter_stages(request, dim, request.result_spec(shape), n),
     )
 
 
@@ -369,7 +385,11 @@ def decide_all_gather(request: Request) -> Decision:
         run_plan if request["algorithm"] else compute,
         groups.loads(plan, size * n, up=[size] * n, down=[size * n] * n),
         tensor.tensor_topology()
-        if request.name.endswith("strided_all_gather_async")
+        if request.name.endswith("strided_all_gather_async") or request["fused"] == "inside"
+        else request.outputs[0].tensor_topology()
+        if request["fused"] == "into the output"
+        and request.outputs[0]
+        and tensor.tensor_topology().distribution_shape().dims() == 1
         else gathered_topology(tensor, dim, request["axis"]),
         exchange_axes=groups.exchange_axes,
         stages=all_gather_stages(request, dim, result, n),

@@ -9,6 +9,7 @@ import torch
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import require
+from ttmesh.ccl.collectives.collective_semaphores import program_stages
 from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, collective, mesh_of, run
 from ttmesh.ccl.planning.group_plan import ChipGroups, check_axis, find_groups
 from ttmesh.ccl.planning.lane_groups import split_dim
@@ -16,7 +17,7 @@ from ttmesh.ccl.planning.plan_traffic import Loads
 from ttmesh.ccl.planning.rank_exchange import exchange_rows, find_local_groups
 from ttmesh.fabric.fabric_config import Topology
 from ttmesh.mesh.allocation.sub_devices import SubDeviceId
-from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
+from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
 
 
@@ -69,7 +70,7 @@ def all_to_all_dispatch(
         "Pass output_concat_dim=1 for the batch or 2 for the sequence.",
     )
     options = {
-        "axis": cluster_axis, "dim": output_concat_dim, "memory_config": memory_config or DRAM_MEMORY_CONFIG,
+        "axis": cluster_axis, "dim": output_concat_dim, "memory_config": memory_config or input_tensor.memory_config(),
         "topology": topology, "mode": check_common(mesh, None, num_links, subdevice_id),
     }  # fmt: skip
     tokens, metadata = run("ttnn.all_to_all_dispatch", _decide_dispatch, tensors, options, output_tensors or ())
@@ -129,7 +130,7 @@ def all_to_all_combine(
         "Pass output_shard_dim=1 for the batch or 2 for the sequence.",
     )
     options = {
-        "axis": cluster_axis, "dim": output_shard_dim, "memory_config": memory_config or DRAM_MEMORY_CONFIG,
+        "axis": cluster_axis, "dim": output_shard_dim, "memory_config": memory_config or input_tensor.memory_config(),
         "local_reduce": local_reduce, "topology": topology,
         "mode": check_common(mesh, None, num_links, subdevice_id),
     }  # fmt: skip
@@ -211,6 +212,7 @@ def _decide_dispatch(request: Request) -> Decision:
     )
     return Decision(
         specs, compute, {}, request.tensor.tensor_topology(), single=False,
+        stages=None if request.outputs else program_stages(request, "all_to_all_dispatch", specs),
         compute_on_rank=None if exchange_axes is None else compute_on_rank,
     )  # fmt: skip
 

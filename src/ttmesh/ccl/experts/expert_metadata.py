@@ -37,6 +37,13 @@ def all_to_all_dispatch_metadata(
     Positions of tokens that a device does not get hold zeros.
     """
     tensors = [input_tensor, expert_indices_tensor, expert_scores_tensor, expert_mapping_tensor]
+    require(
+        drain_sync_tilizer_core is not None or bool(output_tensors),
+        "drain_sync_tilizer_core must be provided explicitly OR persistent output tensors must be provided (so drain core "
+        "can be found)",
+        "drain_sync_tilizer_core=",
+        "Pass the core that collects the metadata.",
+    )
     mesh = mesh_of(NAME, tensors)
     require(cluster_axis is not None, "Cluster axis argument required", "an axis of the mesh", "Pass cluster_axis.")
     check_axis(mesh, cluster_axis)

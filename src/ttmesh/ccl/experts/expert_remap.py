@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import torch
 
 from ttmesh.base.dtypes import DataType, Layout
-from ttmesh.base.errors import ShapeError
+from ttmesh.base.errors import ShapeError, require
 from ttmesh.ccl.planning.collective_call import Decision, Request, collective, mesh_of, run
 from ttmesh.ccl.planning.group_plan import check_axis, find_groups
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
@@ -26,6 +28,26 @@ def moe_expert_token_remap(
     """Scores of each chip's experts for the tokens that chose them, and which blocks of tokens use an expert."""
     tensors = [topk_tensor, expert_mapping_tensor, expert_metadata_tensor]
     mesh_of("ttnn.moe_expert_token_remap", tensors)
+    tokens = prod(expert_metadata_tensor.shape[1:3])
+    require(
+        expert_metadata_tensor.layout is Layout.ROW_MAJOR,
+        "Metadata tensor must be in row major layout",
+        "ROW_MAJOR_LAYOUT",
+        "Convert it with ttnn.to_layout.",
+    )
+    require(
+        reduction_size > 0,
+        f"reduction_size must be positive, got {reduction_size}",
+        "1 or more",
+        "Change reduction_size.",
+    )
+    require(
+        tokens % reduction_size == 0,
+        f"batch * seq ({tokens}) must be divisible by reduction_size ({reduction_size}); the writer emits one reduced page "
+        "for as many metadata pages",
+        f"a divisor of {tokens}",
+        "Change reduction_size.",
+    )
     options = {"size": reduction_size, "memory_config": memory_config or DRAM_MEMORY_CONFIG, "mode": "local"}
     outputs = [optional_output_mapping_tensor, optional_output_reduced_tensor]
     results: list[Tensor] = run("ttnn.moe_expert_token_remap", _decide_token_remap, tensors, options, outputs)
@@ -57,6 +79,12 @@ def moe_routing_remap(
             expected=f"a multiple of {expert_parallel_size}",
             fix="Choose the same number of experts for every device.",
         )
+    require(
+        non_zero_weight_size <= routing_weights_tensor.shape[-1],
+        "Number of non Zero weights must be less than or equal to weights",
+        f"at most {routing_weights_tensor.shape[-1]}",
+        "Choose fewer experts.",
+    )
     if expert_parallel_size != mesh.shape[cluster_axis]:
         raise ShapeError(
             f"expert parallel size ({expert_parallel_size}) should be the same as size of cluster axis {cluster_axis} "

@@ -20,15 +20,16 @@ from ttmesh.tensor.distribution.allocate import footprint_of
 from ttmesh.tensor.spec.kind import kind_of
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
+from ttmesh.tensor.spec.tensor_topology import TensorTopology
 from ttmesh.tensor.tensor import Tensor
 
 RMS, LAYER = "ttnn.experimental.dit_fused_distributed_rmsnorm", "ttnn.experimental.dit_fused_distributed_layernorm"
 STATISTICS = {RMS: 1, LAYER: 2}  # float32 numbers per row that every chip sends to every other
 TILE = 32
-_SIZES = Tag("no effect", "How TT-NN splits the statistics into packets; ttmesh's buffer has one row per chip.")
-GEOMETRY = dict.fromkeys(
-    ["num_heads_per_device", "num_links", "weight", "transformation_mat", "rope_cos", "rope_sin"], _SIZES
-)
+_SIZES = Tag("no effect", "The size of the statistics does not depend on it, in TT-NN either.")
+GEOMETRY = dict.fromkeys(["num_heads_per_device", "weight", "transformation_mat", "rope_cos", "rope_sin"], _SIZES)
+PACKET_BYTES = 4352  # the largest payload of a packet of FABRIC_1D
+FEW_ROWS = 4  # of tiles: below that one worker takes all
 
 
 @collective(RMS)
@@ -46,6 +47,7 @@ def dit_fused_distributed_rmsnorm(
     rope_cos: Tensor | None = None,
     rope_sin: Tensor | None = None,
     dtype: Any = None,
+    persistent_output_buffer: Tensor | None = None,
     num_preferred_links: int | None = None,
     subdevice_id: SubDeviceId | None = None,
     memory_config: MemoryConfig | None = None,
@@ -61,7 +63,7 @@ def dit_fused_distributed_rmsnorm(
     return _run_norm(
         RMS, input_tensor, cluster_axis, weight, bias, rope, topology=topology, epsilon=epsilon,
         heads=num_heads_per_device, per_head=per_head_norm, dtype=dtype, memory_config=memory_config,
-        mode=check_common(mesh_device, None, num_preferred_links, subdevice_id),
+        mode=check_common(mesh_device, None, num_preferred_links, subdevice_id), statistics=persistent_output_buffer,
     )  # fmt: skip
 
 
@@ -79,6 +81,7 @@ def dit_fused_distributed_layernorm(
     rope_cos: Tensor | None = None,
     rope_sin: Tensor | None = None,
     dtype: Any = None,
+    persistent_output_buffer: Tensor | None = None,
     num_preferred_links: int | None = None,
     subdevice_id: SubDeviceId | None = None,
     memory_config: MemoryConfig | None = None,
@@ -100,37 +103,52 @@ def dit_fused_distributed_layernorm(
     return _run_norm(
         LAYER, input_tensor, cluster_axis, weight, bias, rope, topology=topology, epsilon=epsilon,
         heads=num_heads_per_device, per_head=False, dtype=dtype, memory_config=memory_config,
-        mode=check_common(mesh_device, None, num_preferred_links, subdevice_id),
+        mode=check_common(mesh_device, None, num_preferred_links, subdevice_id), statistics=persistent_output_buffer,
     )  # fmt: skip
 
 
 @collective(f"{RMS}_create_stats_buffer", no_effect=GEOMETRY)
 def dit_fused_distributed_rmsnorm_create_stats_buffer(
-    input_tensor: Tensor, cluster_axis: int, mesh_device: MeshDevice, per_head_norm: bool = False
+    input_tensor: Tensor, cluster_axis: int, mesh_device: MeshDevice, per_head_norm: bool = False, num_links: int = 1
 ) -> Tensor | None:
     """A buffer for the statistics of all chips; None if nothing is gathered."""
-    return None if per_head_norm else _allocate_statistics(RMS, input_tensor, cluster_axis, mesh_device)
+    return None if per_head_norm else _allocate_statistics(RMS, input_tensor, cluster_axis, mesh_device, num_links)
 
 
 @collective(f"{LAYER}_create_stats_buffer", no_effect=GEOMETRY)
 def dit_fused_distributed_layernorm_create_stats_buffer(
-    input_tensor: Tensor, cluster_axis: int, mesh_device: MeshDevice
+    input_tensor: Tensor, cluster_axis: int, mesh_device: MeshDevice, num_links: int = 1
 ) -> Tensor | None:
     """A buffer for the statistics of all chips; None if nothing is gathered."""
-    return _allocate_statistics(LAYER, input_tensor, cluster_axis, mesh_device)
+    return _allocate_statistics(LAYER, input_tensor, cluster_axis, mesh_device, num_links)
 
 
-def _allocate_statistics(name: str, tensor: Tensor, axis: int, mesh: MeshDevice) -> Tensor | None:
+def _require_statistics(mesh: MeshDevice, axis: int, buffer: Tensor | None) -> None:
+    require(
+        mesh.shape[0 if axis == 0 else 1] == 1 or buffer is not None,
+        "persistent_output_buffer is required for TP>1 with multiple workers",
+        "a buffer for the statistics",
+        "Allocate it with the operation's create_stats_buffer.",
+    )
+
+
+def _allocate_statistics(name: str, tensor: Tensor, axis: int, mesh: MeshDevice, links: int) -> Tensor | None:
+    """A page per chip, link and round of the workers: as many statistics as fit into a packet, for the rows of a tile."""
     check_axis(mesh, axis)
     group_size = mesh.shape[axis]
     if group_size == 1:
         return None
+    rows, packet = _tile_rows(tensor), PACKET_BYTES // (STATISTICS[name] * TILE * 4)
+    grid, senders = mesh.compute_with_storage_grid_size(), max(1, links)
+    workers = 1 if rows < FEW_ROWS else min(rows, (grid.x * grid.y - senders) // grid.x * grid.x, packet * senders)
+    pages = group_size * min(senders, workers) * -(-rows // workers)
     spec = TensorSpec(
-        (1, 1, group_size, _tile_rows(tensor) * TILE * STATISTICS[name]), DataType.FLOAT32, Layout.ROW_MAJOR,
+        (1, 1, pages, TILE * packet * STATISTICS[name]), DataType.FLOAT32, Layout.ROW_MAJOR,
         memory_config=DRAM_MEMORY_CONFIG,
     )  # fmt: skip
     buffer = footprint_of(spec, mesh.heap.map).allocate(mesh, "statistics")
-    return Tensor.on_device(kind_of(spec, tensor.tensor_topology()), buffer, mesh)
+    everywhere = TensorTopology.replicated_along_axes(mesh.shape)
+    return Tensor.on_device(kind_of(spec, everywhere), buffer, mesh)
 
 
 def _run_norm(
@@ -143,10 +161,14 @@ def _run_norm(
     *,
     heads: int,
     per_head: bool,
+    statistics: Tensor | None,
     **options: Any,
 ) -> Tensor:
     tensors = [t for t in (tensor, weight, bias, *rope) if t is not None]
-    check_axis(mesh_of(name, tensors), axis)
+    mesh = mesh_of(name, tensors)
+    if not per_head:
+        _require_statistics(mesh, axis, statistics)
+    check_axis(mesh, axis)
     shape = tensor.shape
     require(
         tensor.layout is Layout.TILE,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ttmesh.base.errors import MeshError, NotEmulatedError, ShapeError, require
+from ttmesh.ccl.collectives.line_checks import check_closed_ring, check_routes
 from ttmesh.ccl.collectives.reduce_gather import gather, reduce_all, scatter
+from ttmesh.ccl.fused.fused_checks import check_concat_cores
 from ttmesh.ccl.planning.collective_call import Request, collective, mesh_of
 from ttmesh.ccl.planning.group_plan import check_axis, find_usable_topology
 from ttmesh.fabric.fabric_config import Topology
@@ -50,6 +52,14 @@ def all_gather_matmul_async(
 ) -> list[Tensor]:
     """The gathered tensor, and its matmul with the weights."""
     name = "ttnn.experimental.all_gather_matmul_async"
+    mesh = mesh_of(name, [input_tensor])
+    asked = Request(name, mesh, (input_tensor,), (), {"topology": topology or Topology.Ring})
+    require(
+        mesh.shape.is_line_topology() or find_usable_topology(asked, None) is Topology.Ring,
+        "linear is not support when using fused for all-gather",
+        "Topology.Ring",
+        "Leave topology out.",
+    )
     gathered = gather(
         name, input_tensor, dim, memory_config=memory_config_ag, topology=topology or Topology.Ring,
         num_links=num_links, subdevice_id=subdevice_id, output=persistent_output_buffer, replicates_axis=True,
@@ -83,6 +93,8 @@ def matmul_reduce_scatter_async(
     core_grid: Any = None,
 ) -> list[Tensor]:
     """The matmul, and its reduce_scatter."""
+    mesh = mesh_of("ttnn.experimental.matmul_reduce_scatter_async", [input_tensor])
+    check_routes(Request("", mesh, (input_tensor,), (), {"topology": topology or Topology.Ring}))
     matmul_result = find_operation("ttnn.linear")(
         input_tensor, weight_tensor, bias=bias, transpose_a=transpose_a, transpose_b=transpose_b,
         memory_config=memory_config_mm, dtype=dtype, program_config=program_config, activation=activation,
@@ -154,6 +166,12 @@ def llama_rs_matmul(
             expected=f"one of them, not {'none' if rs_tensor is None else 'both'}",
             fix="Pass the tensor to reduce and scatter, or a second weight.",
         )
+    require(
+        program_config is not None,
+        "bad optional access: no program_config",
+        "a program config with gather_in0",
+        "Pass program_config.",
+    )
     matmul = find_operation("ttnn.matmul")
     weights = [weight_tensor] if second_weight_tensor is None else [weight_tensor, second_weight_tensor]
     outputs = [optional_output_tensor, None]
@@ -170,7 +188,7 @@ def llama_rs_matmul(
     terms = results[0] if rs_tensor is None else rs_tensor
     scattered = scatter(
         "ttnn.experimental.llama_rs_matmul", terms, dim, cluster_axis=cluster_axis, memory_config=memory_config_rs,
-        topology=topology or Topology.Linear, num_links=num_links, subdevice_id=subdevice_id,
+        topology=topology or Topology.Linear, num_links=num_links, subdevice_id=subdevice_id, fused="buffered",
     )  # fmt: skip
     return [*results, scattered]
 
@@ -188,6 +206,8 @@ def all_gather_concat(
 ) -> Tensor:
     """The gathered heads, concatenated."""
     name = "ttnn.experimental.all_gather_concat"
+    mesh_of(name, [input_tensor])
+    check_concat_cores(input_tensor)
     gathered = gather(
         name, input_tensor, dim, cluster_axis=cluster_axis, memory_config=L1_MEMORY_CONFIG, num_links=num_links,
         topology=topology or Topology.Linear, subdevice_id=subdevice_id, replicates_axis=True, fused=True,
@@ -211,16 +231,25 @@ def all_reduce_create_qkv_heads(
     final_memory_config: MemoryConfig | None = None,
     dtype: Any = None,
 ) -> Any:
-    """The heads of the all-reduced projection."""
+    """The all-reduced projection and its heads."""
+    heads_in_all = num_heads + 2 * (num_heads if num_kv_heads is None else num_kv_heads)
+    require(
+        heads_in_all > 0 and input_tensor.shape[-1] % heads_in_all == 0,
+        f"Input shape {input_tensor.shape[-1]} must be divisible by num_heads + 2*num_kv_heads = {heads_in_all}",
+        f"a multiple of {heads_in_all}",
+        "Change num_heads or num_kv_heads.",
+    )
+    check_closed_ring(mesh_of("ttnn.experimental.all_reduce_create_qkv_heads", [input_tensor]), cluster_axis, topology)
     total = reduce_all(
         "ttnn.experimental.all_reduce_create_qkv_heads", input_tensor, cluster_axis=cluster_axis,
         memory_config=memory_config, topology=topology or Topology.Linear, num_links=num_links,
         subdevice_id=subdevice_id, dtype=dtype,
     )  # fmt: skip
-    return find_operation("ttnn.experimental.nlp_create_qkv_heads_decode")(
+    heads = find_operation("ttnn.experimental.nlp_create_qkv_heads_decode")(
         total, num_heads=num_heads, num_kv_heads=num_kv_heads, batch_offset=batch_offset, slice_size=slice_size,
         memory_config=final_memory_config,
     )  # fmt: skip
+    return (total, *heads)
 
 
 @collective("ttnn.experimental.llama_rs_create_heads")
@@ -258,7 +287,7 @@ def _check_heads(name: str, x: Tensor, dim: int, axis: int, config: MemoryConfig
         (shard is not None, "input_tensor must have a shard spec", "a sharded input"),
         (
             config is not None and config.shard_spec is not None,
-            "qkv_memory_config must have a shard spec",
+            "bad optional access: qkv_memory_config must have a shard spec",
             "qkv_memory_config=, sharded",
         ),
     ):

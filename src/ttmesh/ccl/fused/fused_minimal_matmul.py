@@ -7,9 +7,11 @@ from enum import Enum
 from typing import Any
 
 from ttmesh.base.errors import NotEmulatedError
+from ttmesh.ccl.collectives.line_checks import check_closed_ring, require_ring
 from ttmesh.ccl.collectives.reduce_gather import gather, scatter
+from ttmesh.ccl.fused.fused_checks import check_sender_groups
 from ttmesh.ccl.fused.fused_matmul import find_operation
-from ttmesh.ccl.planning.collective_call import collective
+from ttmesh.ccl.planning.collective_call import collective, mesh_of
 from ttmesh.fabric.fabric_config import Topology
 from ttmesh.mesh.allocation.sub_devices import SubDeviceId
 from ttmesh.tensor.spec.memory_config import MemoryConfig
@@ -46,6 +48,9 @@ def all_gather_minimal_matmul_async(
     fsdp_cluster_axis: int | None = None,
     fuse_swiglu: bool = False,
     chunk_sizes: tuple[int, ...] = (),
+    config: Any = None,
+    force_transpose: bool = True,
+    num_workers_per_link: int = 1,
 ) -> list[Tensor]:
     """The matmul of the gathered columns with the weights, in chunks; with addcmul, base + scalar * matmul * gate."""
     if fsdp_cluster_axis is not None or chunk_sizes:
@@ -54,9 +59,13 @@ def all_gather_minimal_matmul_async(
             expected="no fsdp_cluster_axis and no chunk_sizes",
             fix="Gather the weights first, and slice the result.",
         )
+    mesh = mesh_of("ttnn.experimental.all_gather_minimal_matmul_async", [input_tensor])
+    size = mesh.compute_with_storage_grid_size() if config is None else config.compute_with_storage_grid_size
+    check_sender_groups((size.x, size.y), num_links, num_workers_per_link, transposed=force_transpose)
     gathered = gather(
         "ttnn.experimental.all_gather_minimal_matmul_async", input_tensor, -1, cluster_axis=cluster_axis,
         topology=topology or Topology.Ring, num_links=num_links, output=persistent_output_buffer, replicates_axis=True,
+        fused="inside",
     )  # fmt: skip
     return _multiply(
         gathered, weight_tensor, bias_tensor, fused_activation, memory_config, dtype, chunks, dim, fuse_swiglu, scalar,
@@ -84,6 +93,8 @@ def strided_all_gather_minimal_matmul_async(
     fuse_swiglu: bool = False,
 ) -> list[Tensor]:
     """The gathered tensor, then its matmul with the weights, in chunks."""
+    mesh = mesh_of("ttnn.experimental.strided_all_gather_minimal_matmul_async", [input_tensor])
+    check_closed_ring(mesh, cluster_axis, topology or Topology.Ring)
     gathered = gather(
         "ttnn.experimental.strided_all_gather_minimal_matmul_async", input_tensor, dim, cluster_axis=cluster_axis,
         memory_config=memory_config_ag, topology=topology or Topology.Ring, num_links=num_links,
@@ -116,6 +127,10 @@ def minimal_matmul_strided_reduce_scatter_async(
     dtype: Any = None,
 ) -> list[Tensor]:
     """The matmul, then its reduce_scatter; addcmul is applied to the sum. Several inputs are concatenated."""
+    require_ring(topology or Topology.Ring, "MinimalMatmulStridedReduceScatterAsync only supports Ring topology.")
+    first = input_tensor if isinstance(input_tensor, Tensor) else input_tensor[0]
+    mesh = mesh_of("ttnn.experimental.minimal_matmul_strided_reduce_scatter_async", [first])
+    check_closed_ring(mesh, cluster_axis, Topology.Ring)
     values = input_tensor if isinstance(input_tensor, Tensor) else _concat_columns(input_tensor)
     (matmul_result,) = _multiply(
         values, weight_tensor, bias, fused_activation, memory_config_mm, dtype, 1, -1, False, None, None, None
@@ -123,7 +138,7 @@ def minimal_matmul_strided_reduce_scatter_async(
     scattered = scatter(
         "ttnn.experimental.minimal_matmul_strided_reduce_scatter_async", matmul_result, dim, cluster_axis=cluster_axis,
         memory_config=rs_output_mem_config, topology=topology or Topology.Ring, num_links=num_links,
-        subdevice_id=sub_device_id, output=optional_rs_output_tensor,
+        subdevice_id=sub_device_id, output=optional_rs_output_tensor, fused="strided matmul",
     )  # fmt: skip
     return [matmul_result, _add_gated(scattered, fused_ternary_scalar, addcmul_input_tensor1, addcmul_input_tensor2)]
 

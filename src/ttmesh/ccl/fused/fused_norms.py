@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ttmesh.base.errors import require
 from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, collective, mesh_of, run
 from ttmesh.ccl.planning.group_plan import check_axis, find_groups
 from ttmesh.ccl.planning.plan_traffic import count_link_bytes
@@ -31,12 +32,27 @@ def fused_rms_minimal(
     residual_input_tensor: Tensor | None = None,
     epsilon: float = 1e-12,
     weight: Tensor | None = None,
+    stats: Tensor | None = None,
 ) -> Tensor:
     """RMS norm over the last dim of all chips' shards; with a residual, of the sum, which replaces the residual."""
     name = "ttnn.fused_rms_minimal"
     tensors = [t for t in (input_tensor, residual_input_tensor, weight) if t is not None]
     mesh = mesh_of(name, tensors)
+    require(
+        stats is not None,
+        "fused_rms_minimal requires a pre-allocated stats tensor; passing stats=None is not supported. It backs an internal "
+        "circular buffer",
+        "a tensor for the statistics",
+        "Allocate it and pass stats=.",
+    )
     check_axis(mesh, cluster_axis)
+    require(
+        (memory_config or input_tensor.memory_config()).is_sharded(),
+        "fused_rms_minimal requires a sharded output memory config (width-sharded in L1); an interleaved output memory "
+        "config is not supported",
+        "a config of shards by width",
+        "Pass memory_config, or shard the input.",
+    )
     options = {
         "axis": cluster_axis, "epsilon": epsilon, "residual": residual_input_tensor is not None,
         "weight": weight is not None, "memory_config": memory_config, "dtype": dtype,

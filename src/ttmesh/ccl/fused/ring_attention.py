@@ -9,6 +9,7 @@ from torch import Tensor as Lanes
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import NotEmulatedError
+from ttmesh.ccl.collectives.line_checks import check_closed_ring
 from ttmesh.ccl.collectives.reduce_gather import gather
 from ttmesh.ccl.planning.collective_call import collective
 from ttmesh.fabric.fabric_config import Topology
@@ -137,10 +138,11 @@ def ring_joint_scaled_dot_product_attention(
             expected="keys and values of the same sequence",
             fix="Gather them and use scaled_dot_product_attention.",
         )
+    check_closed_ring(mesh_device, cluster_axis, topology)
     gathered = [
         gather(
             NAME, values, dim, cluster_axis=cluster_axis, topology=topology, num_links=num_links,
-            subdevice_id=subdevice_id, output=buffer,
+            subdevice_id=subdevice_id, output=buffer, fused="inside",
         )
         for values, buffer in (
             (input_tensor_k, persistent_output_buffer_k),

@@ -33,6 +33,7 @@ from ttmesh.tensor.calls.lane_calls import make_empty_body, only, rounder
 from ttmesh.tensor.calls.partial_plans import PartialPlan, bodies_on, presence_of_run
 from ttmesh.tensor.calls.plan import FREED, Plan, execute, find_cell
 from ttmesh.tensor.calls.plan_keys import key_of
+from ttmesh.tensor.calls.program_buffers import compute_buffer_bytes, find_free_l1
 from ttmesh.tensor.distribution.allocate import footprint_of
 from ttmesh.tensor.distribution.lane_transfers import present_chips
 from ttmesh.tensor.observer import LaunchedProgram, observer
@@ -332,11 +333,13 @@ def _make_plan(request: Request, decision: Decision) -> Plan:
     config = key_of(request["compute_kernel_config"])
     wrap = only if decision.single else list
     inputs = [tensor.spec for tensor in request.tensors]
-    program = ProgramCall(inputs, specs, mesh.core_grid, mesh.arch(), request.options)
+    program = ProgramCall(inputs, specs, mesh.core_grid, mesh.arch(), request.options, find_free_l1(mesh))
     size = compute_dispatch_bytes(request.name, program, programs, COLLECTIVE)
+    buffers = compute_buffer_bytes(request.name, program, programs, None, composed=decision.stages is not None)
     return plan(
         request.name, kinds, footprints, wrap, make_body, programs=programs, schedule=schedule, dispatch_bytes=size,
         exchanged_bytes=sum(spec.packed_size_bytes for spec in inputs), compute_config=config,
+        circular_buffer_bytes=buffers,
     )  # fmt: skip
 
 

@@ -172,6 +172,7 @@ def _connect_locally(meshes: dict[SocketEndpoint, MeshDevice], config: SocketCon
 
 def _send(name: str, tensor: Tensor, socket: MeshSocket) -> None:
     mesh, loads = _check_transfer(name, tensor, socket, SocketEndpoint.SENDER)
+    _compile(name, mesh, tensor, socket)
     if socket._sending is None:  # the connected chips belong to other ranks
         return
     channel, cell = socket.sending(), tensor.buffer.cell
@@ -192,6 +193,7 @@ def _send(name: str, tensor: Tensor, socket: MeshSocket) -> None:
 
 def _receive(name: str, tensor: Tensor, socket: MeshSocket) -> None:
     mesh, loads = _check_transfer(name, tensor, socket, SocketEndpoint.RECEIVER)
+    _compile(name, mesh, tensor, socket)
     if socket._receiving is None:
         return
     channel, spec, torch_device = socket.receiving(), tensor.spec, mesh.backend.device
@@ -210,6 +212,21 @@ def _receive(name: str, tensor: Tensor, socket: MeshSocket) -> None:
             waits_for=f"a send through {channel.name}", offers=True,
         )
     )  # fmt: skip
+
+
+def _compile(name: str, mesh: MeshDevice, tensor: Tensor, socket: MeshSocket) -> None:
+    """Count the device program: one for tensors of a spec through sockets of one configuration."""
+    mesh.program_cache.compile(
+        name,
+        [
+            (
+                name,
+                tensor.kind.spec,
+                tensor.kind.presence,
+                repr((socket._config.connections, socket._config.memory_config)),
+            )
+        ],
+    )
 
 
 def _check_transfer(name: str, tensor: Tensor, socket: MeshSocket, end: SocketEndpoint) -> tuple[MeshDevice, Loads]:

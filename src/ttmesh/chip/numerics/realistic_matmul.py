@@ -38,7 +38,7 @@ Gemm = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 def matmul(a: torch.Tensor, b: torch.Tensor, config: FpuConfig, *, gemm: Gemm = torch.matmul) -> torch.Tensor:
     """[..., M, K] @ [..., K, N] of lanes, packed to the output format's lanes; batch dims broadcast."""
-    packed = config.out_dtype is bfloat16  # then a GPU's kernel writes what the packer would
+    packed = config.out_dtype is bfloat16  # then the kernel writes what the packer would
     return pack_lanes(dest_of_lanes(a, b, config, gemm=gemm, packed=packed), config.out_dtype)
 
 
@@ -73,7 +73,7 @@ def _dest(a: torch.Tensor, b: torch.Tensor, config: FpuConfig, gemm: Gemm, packe
     block = None if config.fp32_dest else l1_block(config, a.shape[-1])
     lower = lower_share(config)
     if fpu_gemm.supports(a, b):
-        return fpu_gemm.multiply(a, b, masks, block=block, lower=lower)
+        return fpu_gemm.multiply(a, b, masks, block=block, lower=lower, packed=packed)
     halves = a.dtype is b.dtype is torch.bfloat16
     kernels = find_gpu_kernels("gpu_fpu_gemm") if a.is_cuda and (halves or block is not None) else None
     if kernels is not None:

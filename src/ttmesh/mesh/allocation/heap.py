@@ -251,7 +251,8 @@ class Heap:
     def lowest_used(self, buffer_type: BufferType) -> int | None:
         """The lowest address in use."""
         with self._lock:
-            self._drain()
+            if self._freed_by_gc:
+                self._drain()
             return self._allocator.lowest_used(buffer_type)
 
     def cells(self) -> list[Cell]:

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from ttmesh.base.core_work import num_cores_to_corerangeset
 from ttmesh.base.dtypes import Layout
-from ttmesh.base.errors import ShapeError
+from ttmesh.base.errors import ShapeError, require
 from ttmesh.ops.attention.head_rules import (
     check_bert_large_concat,
     check_concat,
@@ -20,6 +20,7 @@ from ttmesh.ops.attention.head_rules import (
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import qkv_heads as goldens
+from ttmesh.ops.lane_functions.lane_broadcast import pad_to_tiles
 from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -161,12 +162,12 @@ def nlp_create_qkv_heads(
 
 def _falcon_lane(input: Lanes) -> QueryKeyValue:
     """Falcon-7B's 71 query heads and one key and value head."""
-    return split_fused_heads(input.squeeze(-3), None, 71, 1, transpose_k=False)
+    return split_fused_heads(pad_to_tiles(input).squeeze(-3), None, 71, 1, transpose_k=False)
 
 
 def _vit_lane(input: Lanes) -> QueryKeyValue:
     """ViT's 12 heads of each kind."""
-    return split_fused_heads(input.squeeze(-3), None, 12, 12, transpose_k=False)
+    return split_fused_heads(pad_to_tiles(input).squeeze(-3), None, 12, 12, transpose_k=False)
 
 
 nlp_create_qkv_heads_falcon7b = op(
@@ -191,7 +192,7 @@ nlp_create_qkv_heads_vit = op(
 )
 def nlp_create_qkv_heads_segformer(input: Lanes) -> QueryKeyValue:
     """Heads of 32 columns; query, key and value are the same."""
-    split = to_heads(input.squeeze(-3), input.shape[-1] // TILE)
+    split = to_heads(pad_to_tiles(input).squeeze(-3), input.shape[-1] // TILE)
     return split, split, split
 
 
@@ -270,11 +271,17 @@ def _check_head_size(call: Call) -> None:
         )
 
 
+def _check_tiled_heads(call: Call) -> None:
+    _check_head_size(call)
+    wrong = "Input tensor layout must be TILE but got Layout::ROW_MAJOR"
+    require(call.specs[0].layout is Layout.TILE, wrong, "TILE layout", "Convert it with ttnn.to_layout.")
+
+
 @op(
     "ttnn.transformer.concatenate_heads",
     golden=goldens.concatenate_heads,
     out=_concat_spec,
-    check=_check_head_size,
+    check=_check_tiled_heads,
     min_rank=4,
 )
 def concatenate_heads(input_tensor: Lanes) -> Lanes:

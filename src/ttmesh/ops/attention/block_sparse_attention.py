@@ -41,6 +41,9 @@ def _check(call: Call) -> None:
         require_interleaved(spec, f"{OP} q/indices must be interleaved")
     for spec in (k, v):
         require_layout(spec, Layout.TILE, f"{OP} k/v must be TILE (pre-tiled cache)")
+    fix = "Move it with ttnn.to_memory_config."
+    require(all(spec.memory_config.is_dram() for spec in (q, indices)), f"{OP} q/indices must be in DRAM", "DRAM", fix)
+    require(all(spec.memory_config.is_dram() for spec in (k, v)), f"{OP} k/v must be in DRAM", "DRAM", fix)
     require(
         q.dtype in (DataType.BFLOAT16, DataType.FP8_E4M3),
         f"{OP}: q must be bf16 or fp8_e4m3",
@@ -56,6 +59,8 @@ def _check(call: Call) -> None:
             allowed, f"{OP}: {name} must be bf16 or bfp8_b", "bfloat16 or bfloat8_b", "Convert it with ttnn.typecast."
         )
     require_dtype(indices, DataType.UINT32, "indices must be uint32")
+    aligned = indices.shape[-1] % 16 == 0
+    require(aligned, "indices row bytes must be 64B aligned", "a multiple of 16 indices", "Pad them with 0xFFFFFFFF.")
     require(len(q.shape) == 4 and q.shape[0] == 1, "q must be [1,H,S,d]", "one batch", "Call it once per batch.")
     has_shape = len(k.shape) == 4 and k.shape[3] == q.shape[3]
     wrong = f"k must be [B,n_kv,T,d] with d matching q ({q.shape[3]})"

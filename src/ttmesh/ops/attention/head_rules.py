@@ -235,7 +235,8 @@ def check_segformer(call: Call) -> None:
     rank = max(2, len(call.specs[0].shape))
     wrong = f"ShapeBase[] index out of range. 3 not in [-4, {rank})"
     require(rank == 4, wrong, "[batch, 1, rows, columns]", RESHAPE)
-    _require_interleaved_output(call)
+    wrong = "Sharded output memory config is not supported for nlp_create_qkv_heads_segformer"
+    require(not output_config(call).is_sharded(), wrong, "interleaved results", "Pass an interleaved memory_config.")
 
 
 def check_create_decode(call: Call) -> None:
@@ -247,11 +248,7 @@ def check_create_decode(call: Call) -> None:
     fits = shape[3] % TILE == 0 and shape[2] <= 32 and shape[1] == 1 and shape[0] == 1
     require(fits, f"Unsupported input shape = {shape}", "[1, 1, at most 32 users, width]", RESHAPE)
     shards = x.memory_config.shard_spec
-    overlap = call["overlap_qk_coregrid"]
-    if shards is None:
-        wrong = "Overlap_qk_coregrid must be true for non-sharded input"
-        require(overlap is not False, wrong, "overlap_qk_coregrid=True", "Shard the input by width.")
-    else:
+    if shards is not None:
         layout = x.memory_config.memory_layout
         wrong = f"Current input memory layout is TensorMemoryLayout::{layout.name}. It must be width sharded"
         require(x.memory_config.memory_layout is WIDTH, wrong, "shards by width", RESHARD)

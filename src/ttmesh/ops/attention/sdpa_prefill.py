@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor as Lanes
 
-from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout
+from ttmesh.base.dtypes import BLOCK_FLOATS, Arch, DataType, Layout
 from ttmesh.base.errors import MeshError, ShapeError, require
 from ttmesh.chip.formats.tiles import Tile, tile_bytes
+from ttmesh.chip.memory import align_up
 from ttmesh.ops.attention.attention_scores import (
     attend_prefill,
     gather_pages,
@@ -24,6 +25,7 @@ from ttmesh.ops.catalogue.definition import device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.configs.program_configs import PagedCacheGeometryOverride
 from ttmesh.ops.goldens import sdpa as goldens
+from ttmesh.ops.stages.conversion_stages import masked_attention_stages
 from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -51,16 +53,32 @@ def prefill_scratch(call: Call) -> int:
     size_q, size_k, size_v = (tile_bytes(spec.dtype, spec.tile) for spec in (q, k, v))
     wide = kernel is not None and kernel.fp32_dest_acc_en  # sums in float32; otherwise results leave two rows at a time
     exact = FLOAT32_TILE if wide else BFLOAT16_TILE
-    inputs = 2 * (rows * width * size_q + keys * width * size_k + keys * value_width * size_v)
+    is_blackhole = call.mesh.arch() is Arch.BLACKHOLE
+    inputs = rows * width * size_q * _count_query_buffers(call, q, rows)
+    inputs += 2 * (keys * width * size_k + keys * value_width * size_v)
+    if (table := call["page_table_tensor"]) is not None:
+        inputs += align_up((table.shape[-1] if len(table.shape) else 1) * 4, 64 if is_blackhole else 32)
     if mask is not None:
         inputs += 2 * rows * keys * tile_bytes(mask.spec.dtype, mask.spec.tile)
     elif call["is_causal"] is not False:
         inputs += 2 * BFLOAT16_TILE  # minus infinity, and a tile of the diagonal
     scalars = (2 if wide else 3) * BFLOAT16_TILE
+    plain = mask is None and call["is_causal"] is not False and call["page_table_tensor"] is None
+    if is_blackhole and not wide and plain and math.ceil(q.shape[-2] / TILE / rows) > 2:
+        scalars += 96  # which chunks a core has
     scores = rows * keys * exact + 2 * rows * value_width * BFLOAT16_TILE
     statistics = rows * (3 * BFLOAT16_TILE + 2 * exact)  # two maxima, their difference, two sums
     results = (rows if wide else 2 * min(rows, 2)) * value_width * size_q
     return inputs + scalars + scores + statistics + results
+
+
+def _count_query_buffers(call: Call, q: TensorSpec, rows: int) -> int:
+    """Two where a core gets more than one chunk of queries; causal attention gives every core two."""
+    config, grid = call["program_config"], call.mesh.compute_with_storage_grid_size()
+    size = getattr(config, "compute_with_storage_grid_size", None)
+    x, y = (grid.x, grid.y) if size is None else size if isinstance(size, (tuple, list)) else (size.x, size.y)
+    chunks = math.prod(q.shape[:-2]) * math.ceil(math.ceil(q.shape[-2] / TILE) / rows)
+    return 2 if call["is_causal"] is not False or chunks > int(x) * int(y) else 1
 
 
 def check_attention(call: Call) -> None:
@@ -91,6 +109,14 @@ def check_attention(call: Call) -> None:
             f"Q num_heads must be divisible by K num_heads. Got Q: {q.shape[1]}, K: {k.shape[1]}",
             expected=f"a multiple of {k.shape[1]} query heads",
             fix="Check the head counts.",
+        )
+    window, mask = call["sliding_window_size"], call["attn_mask"]
+    if call.name.endswith(".scaled_dot_product_attention") and window and mask is not None and not call["is_causal"]:
+        raise MeshError(
+            "sliding_window_size and attn_mask cannot both be present; bake the sliding-window mask into attn_mask. Got "
+            f"sliding_window_size: {window}, attn_mask: true",
+            expected="a window or a mask",
+            fix="Add the window to the mask.",
         )
     if call["is_causal"] and call["attn_mask"] is not None:
         raise MeshError(
@@ -123,6 +149,7 @@ def _check_prefill(call: Call) -> None:
     out=attention_spec,
     check=_check_prefill,
     scratch=prefill_scratch,
+    stages=masked_attention_stages,
 )
 def scaled_dot_product_attention(
     input_tensor_q: Lanes,

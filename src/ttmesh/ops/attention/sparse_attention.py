@@ -6,7 +6,7 @@ import torch
 from torch import Tensor as Lanes
 
 from ttmesh.base.dtypes import Arch, DataType, Layout, PrintedEnum
-from ttmesh.base.errors import MeshError, NotEmulatedError, ShapeError
+from ttmesh.base.errors import MeshError, NotEmulatedError, ShapeError, require
 from ttmesh.mesh.ranks.rank_block import RankBlock
 from ttmesh.ops.attention.attention_scores import attend_prefill
 from ttmesh.ops.attention.fpu_attention import multiply_by_row
@@ -45,6 +45,12 @@ def _check_sparse(call: Call) -> None:
                 expected="ROW_MAJOR tensors",
                 fix="Convert them with ttnn.to_layout.",
             )
+    fix = "Move it with ttnn.to_memory_config."
+    in_dram = q.memory_config.is_dram() and indices.memory_config.is_dram()
+    require(in_dram, "sparse_sdpa q/indices must be in DRAM", "DRAM", fix)
+    require(kv.memory_config.is_dram(), "sparse_sdpa KV cache must be in DRAM", "DRAM", fix)
+    divides = indices.shape[-1] % call["k_chunk_size"] == 0
+    require(divides, "k_chunk_size must divide TOPK", "a divisor of the indices' width", "Change k_chunk_size.")
     if len(kv.shape) != 4 or kv.shape[1] != 1 or kv.shape[3] != q.shape[3]:
         raise ShapeError(
             f"kv must be [B,1,T,{q.shape[3]}] (got {kv.shape})",
@@ -126,7 +132,38 @@ def assign_ring_rows(rows: int, ring: int, device: torch.device) -> Lanes:
 
 
 def _check_ring(call: Call) -> None:
+    first = call.specs[0]
+    for spec in call.specs[1:3]:
+        names = (f"DataType::{dtype.name}" for dtype in (first.dtype, spec.dtype))
+        wrong = "All tensors must have the same dtype. Expected {}, got {}".format(*names)
+        require(spec.dtype is first.dtype, wrong, "one format", "Convert them with ttnn.typecast.")
+    taken = first.dtype in (DataType.BFLOAT16, DataType.BFLOAT8_B, DataType.BFLOAT4_B)
+    wrong = "Inputs to ring-distributed SDPA must be BF16, BF8, or BF4"
+    require(taken, wrong, "bfloat16, bfloat8_b or bfloat4_b", "Convert them with ttnn.typecast.")
+    in_dram = all(spec.memory_config.is_dram() for spec in call.specs[:3])
+    wrong = "Operands to ring-distributed SDPA need to be in DRAM"
+    require(in_dram, wrong, "tensors in DRAM", "Move them with ttnn.to_memory_config.")
     rows, ring = call.specs[0].shape[-2], call["ring_size"]
+    if (own := call["ring_id"]) is not None and own >= ring:
+        raise ShapeError(
+            f"ring_id must be less than ring_size, got ring_id={own}, ring_size={ring}",
+            expected=f"0 to {ring - 1}",
+            fix="Change ring_id.",
+        )
+    keys, values = (spec.shape for spec in call.specs[1:3])
+    if keys[1] != values[1]:
+        raise ShapeError(
+            f"K and V num_heads must match. Got K: {keys[1]}, V: {values[1]}",
+            expected="keys and values of as many heads",
+            fix="Pass keys and values of one cache.",
+        )
+    if rows != keys[-2] and call["page_table"] is None and call["chunk_start_idx"] is None:
+        raise ShapeError(
+            "Ring-distributed SDPA is causal and requires Q and K to have the same sequence length when not using prefix "
+            f"caching. Got Q: {rows}, K: {keys[-2]}",
+            expected=f"{keys[-2]} rows of queries",
+            fix="Pass the queries of the full sequence.",
+        )
     if rows // 32 < 2 * ring:
         raise ShapeError(
             f"Sequence length tiles must be at least 2*ring_size for ring distribution. Got seq_len: {rows}, ring_size: "

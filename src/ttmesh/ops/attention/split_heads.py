@@ -139,3 +139,36 @@ def split_on_grid(input_tensor: Lanes, num_heads: int) -> QueryKeyValue:
     """Heads of [batch, 1, rows, Q | K | V] with as many key as query heads; keys transposed."""
     q, k, v = (to_heads(projection, num_heads) for projection in torch.chunk(input_tensor.squeeze(-3), 3, dim=-1))
     return q, k.transpose(-1, -2), v
+
+
+def _check_q_split(call: Call) -> None:
+    spec, heads, split = call.specs[0], call["num_heads"], call["split_head_dim"]
+    wrong = "Expected rank-4 input and nonzero head count"
+    require(len(spec.shape) == 4 and heads > 0, wrong, "[batch, 1, rows, width]", "Reshape the input.")
+    width = int(spec.shape[-1])
+    wrong = "Q width must be unpadded and divisible by num_heads"
+    require(width == spec.padded_shape[-1] and width % heads == 0, wrong, f"a multiple of {heads}", "Pad the weights.")
+    size = width // heads
+    wrong = "Q head split requires two nonempty tile-aligned channel regions"
+    aligned = 0 < split < size and split % TILE == 0 and size % TILE == 0
+    require(aligned, wrong, f"a multiple of {TILE} below {size}", "Change split_head_dim.")
+    wrong = f"Input tensor layout must be TILE but got Layout::{spec.layout.name}"
+    require(spec.layout is Layout.TILE, wrong, "TILE_LAYOUT", "Use ttnn.to_layout.")
+    wrong = f"Unsupported input sequence length {spec.shape[1]} is not equal to 1"
+    require(spec.shape[1] == 1, wrong, "[batch, 1, rows, width]", "Reshape the input.")
+
+
+def _q_split_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    return [make_output_spec(call, shape) for shape, _ in inferred]
+
+
+@op(
+    "ttnn.experimental.nlp_create_q_heads_split",
+    golden=goldens.create_q_heads_split,
+    check=_check_q_split,
+    out=_q_split_spec,
+)
+def nlp_create_q_heads_split(input: Lanes, num_heads: int, split_head_dim: int) -> tuple[Lanes, Lanes]:
+    """Query heads of a projection in two tensors: the first columns of every head, and the others."""
+    heads = to_heads(input.squeeze(-3), num_heads)
+    return heads[..., :split_head_dim], heads[..., split_head_dim:]

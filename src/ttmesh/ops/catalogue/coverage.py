@@ -19,7 +19,6 @@ def _map_reason(reason: str, names: str) -> dict[str, str]:
 # Why a name is not emulated, if there is a particular reason.
 REASONS = {
     "ttnn.test_hang_device_operation": "It hangs the device on purpose, to test TT-NN's own time-outs.",
-    "ttnn.transformer.fused_recurrent_gated_delta_rule": "From a later tt-metal, whose sources were not available.",
     "ttnn.transformer.exp_ring_joint_scaled_dot_product_attention": "An experimental twin of the joint ring form.",
     "ttnn.transformer.ring_mla": "Ring attention over latent caches: not written yet.",
     **_map_reason(
@@ -27,10 +26,6 @@ REASONS = {
         "add_shared_expert_weights get_weight_core_shard_maps get_weight_mem_configs prepare_w0_w1_tensor_for_moe_compute "
         "prepare_w0_w1_tensor_with_bias prepare_w2_tensor_for_moe_compute prepare_w2_tensor_with_bias "
         "quantize_weights_via_host",
-    ),
-    **_map_reason(
-        "Its weights are laid out for the kernels of one fused operation, in the order of its banks: not written yet.",
-        "deepseek_moe_fast_reduce_nc_fused",
     ),
     **_map_reason(
         "Blackhole's programmable DRAM cores, which prefetch tensors, are not emulated; ttnn.dram_prefetcher is.",
@@ -72,6 +67,9 @@ UNCOMPARED = {
         "dram_prefetcher"
     ),
     "The second name of an operation that is compared.": "divide",
+    "Without scores it is deepseek_moe_fast_reduce_nc, which is compared.": (
+        "experimental.deepseek_moe_fast_reduce_nc_fused"
+    ),
     "The keys that a row sees depend on its device's position; compared by tests/ops/attention/test_indexers.py.": (
         "experimental.indexer_score_dsa experimental.indexer_score_msa"
     ),

@@ -51,6 +51,8 @@ def check_inputs(name: str, check: Callable[[Call], None] | None) -> Callable[[C
 
     def check_both(call: Call) -> None:
         check_operands(operand_rules, call)
+        if name in UNARY and call.outputs and call.outputs[0] is not None and check is not None:
+            check(call)  # of the tensor for the result, before the format of the input
         if rule is not None and not rule.comes_last:
             rule.check(call.specs[0])
         if check is not None:

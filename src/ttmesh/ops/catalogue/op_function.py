@@ -13,8 +13,10 @@ from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.functions.queue_functions import command_queue, sub_device
 from ttmesh.mesh.queue.plan_table import Key
 from ttmesh.ops.catalogue.signatures import REQUIRED, Overload, check_known, list_parameters, overloads
+from ttmesh.ops.configs.refused_options import REFUSED, check_options
 from ttmesh.tensor.calls.argument_errors import check_plain_values, check_types, explain_keyword, types_misfit
 from ttmesh.tensor.calls.argument_snapshots import snapshot_all
+from ttmesh.tensor.calls.binding_types import Types, explain_type, find_types
 from ttmesh.tensor.calls.gate import Gate
 from ttmesh.tensor.calls.lane_calls import Arguments
 from ttmesh.tensor.calls.launch_op import tensors_in
@@ -29,6 +31,9 @@ NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 class OpFunction(Gate):
     """A callable TT-NN operation, with its qualified name and golden function."""
+
+    python_fully_qualified_name: str
+    golden_function: Golden | None
 
     def __init__(
         self,
@@ -54,6 +59,7 @@ class OpFunction(Gate):
         self.golden_function = golden
         self.operation = operation
         self._run = run
+        self._refused = REFUSED.get(name, ())
         check_known(name)
         # Plain attributes, because every call reads them, and few operations have any.
         self.runtime_places: tuple[int, ...] = ()
@@ -78,6 +84,11 @@ class OpFunction(Gate):
         )
 
     @cached_property
+    def _types(self) -> tuple[Types, ...]:
+        name = self.python_fully_qualified_name
+        return tuple(find_types(name, list(overload.signature.parameters)) for overload in self._overloads)
+
+    @cached_property
     def _parameters(self) -> frozenset[str]:
         return frozenset(parameter for overload in self._overloads for parameter in overload.signature.parameters)
 
@@ -86,7 +97,8 @@ class OpFunction(Gate):
         return tuple(
             self._names.get(parameter, parameter)
             for parameter, declared in self._overloads[0].signature.parameters.items()
-            if isinstance(declared.default, bool | int | float) and parameter != "seeds"  # those may be a tensor
+            if isinstance(declared.default, bool | int | float | str) or declared.annotation is int
+            if parameter != "seeds"  # those may be a tensor
         )
 
     @property
@@ -122,6 +134,7 @@ class OpFunction(Gate):
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any], queue: int | None = None) -> Any:
         """Bind the call to TT-NN's signature and run it, on a queue and on a sub-device."""
         arguments = snapshot_all(self.bind(args, dict(kwargs)))
+        self._check_options(arguments)
         for place, tensor in enumerate(tensors_in(arguments)):
             check_allocated("" if place else self.python_fully_qualified_name, tensor)
         try:
@@ -141,7 +154,16 @@ class OpFunction(Gate):
         """Run a first call; a call on a sub-device gets no fast path, because it would not carry the sub-device."""
         if self._on_sub_device and self.bind(args, dict(kwargs)).get("subdevice_id") is not None:
             return self.call(args, kwargs)
+        if self._refused:
+            self._check_options(self.bind(args, dict(kwargs)))
         return super().call_first(mesh, key, tensors, args, kwargs)
+
+    def _check_options(self, arguments: Arguments) -> None:
+        """Refuse options that are not emulated."""
+        if self._refused:
+            parameters = (item for form in self._overloads for item in form.signature.parameters.items())
+            defaults = {name: parameter.default for name, parameter in parameters}
+            check_options(self.python_fully_qualified_name, self._refused, arguments, defaults)
 
     def explain(self, arguments: Arguments, problem: Exception) -> None:
         """Raise a type error that names the argument, if a wrong type made the call fail."""
@@ -169,7 +191,7 @@ class OpFunction(Gate):
             kwargs["from_"] = kwargs.pop("from")
         own_values = {name: kwargs.pop(name) for name in self.own_options if name in kwargs} if self.own_options else {}
         problems = []
-        for overload, binder_ in zip(self._overloads, self._binders, strict=True):
+        for overload, binder_, types in zip(self._overloads, self._binders, self._types, strict=True):
             try:
                 bound: Arguments = binder_(*args, **kwargs)
             except TypeError as problem:
@@ -180,16 +202,26 @@ class OpFunction(Gate):
                 continue
             missing = [name for name, value in bound.items() if value is REQUIRED]
             misplaced = [name for name in self._numbers if isinstance(bound.get(name), Tensor)]
-            if not missing and not misplaced:
+            misfit = types and explain_type(
+                types, {**dict(zip(overload.signature.parameters, args, strict=False)), **kwargs}
+            )
+            if not missing and not misplaced and not misfit:
                 check_plain_values(self.python_fully_qualified_name, bound)
                 return {**bound, **own_values} if own_values else bound
-            reason = f"missing {missing}" if missing else f"{misplaced[0]} is a ttnn.Tensor, not a number"
+            reason = misfit or (
+                f"{misplaced[0]} is a ttnn.Tensor, not a number or word" if misplaced else f"missing {missing}"
+            )
             problems.append(f"{self.__name__}{overload.signature}: {reason}")
         if self.own_options:
             problems.append(f"ttmesh's own options: {', '.join(sorted(self.own_options))}")
         raise TypeError(
             f"{self.python_fully_qualified_name}(): incompatible function arguments. " + " | ".join(problems)
         )
+
+    @property
+    def name(self) -> str:
+        """Its name without the module's."""
+        return self.__name__
 
     def __repr__(self) -> str:
         return f"<operation {self.python_fully_qualified_name}>"

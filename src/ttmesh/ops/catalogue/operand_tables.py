@@ -120,11 +120,6 @@ OPERAND_RULES: Mapping[str, tuple[OperandRule, ...]] = {
         memory("input_tensor", "interleaved", "DIT layernorm post-all-gather does not support sharded inputs."),
         *_AFTER_GATHER[:3],
         formats("stats", _STATISTICS, "Stats tensor must be BF16, BF8_B, or FLOAT32."),
-        wide_destination(
-            "input_tensor stats",
-            "dit_layernorm_post_all_gather with Float32 input requires fp32_dest_acc_en=true in the compute kernel config; "
-            "otherwise precision is silently lost in the unpacker format conversion.",
-        ),
         formats("weight", "bf16 f32", "Gamma must be BF16 or FLOAT32."),
         formats("bias", "bf16 f32", "Beta must be BF16 or FLOAT32."),
     ),
@@ -138,14 +133,6 @@ OPERAND_RULES: Mapping[str, tuple[OperandRule, ...]] = {
         tiles("scores", "Scores tensor must be TILE layout"),
         formats("bias", "bf16", "Bias tensor must be BFLOAT16"),
         tiles("bias", "Bias tensor must be TILE layout"),
-    ),
-    "ttnn.experimental.deepseek_moe_fast_reduce_nc": (
-        tiles("input_tensor", "DeepseekMoEFastReduceNC input only supports TILE layout."),
-        formats(
-            "input_tensor",
-            "bf16 bf8",
-            "DeepseekMoEFastReduceNC input only supports specific data types. [BFLOAT16, BFLOAT8_B] ",
-        ),
     ),
     "ttnn.experimental.prefix_scan": (
         tiles("a bx", "Expected input tensors to be tile layout"),

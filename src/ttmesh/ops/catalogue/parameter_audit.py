@@ -8,6 +8,7 @@ from types import CodeType, FunctionType
 
 from ttmesh.ops.catalogue.definition import Entry, OpFunction
 from ttmesh.ops.catalogue.parameter_tags import COMMON, PER_OPERATION, Tag
+from ttmesh.ops.configs.refused_options import REFUSED
 from ttmesh.tensor.calls.operation import Operation
 
 
@@ -18,7 +19,7 @@ def find_unaccounted_parameters(entry: Entry) -> list[str]:
         return []
     tags = COMMON | PER_OPERATION.get(entry.name, {})
     program_strings = set() if entry.operation is None else collect_strings(entry.operation.programs)
-    read = function.takes | _collect_rule_strings(entry.operation) | program_strings
+    read = function.takes | _collect_rule_strings(entry.operation) | program_strings | {*REFUSED.get(entry.name, ())}
     return [name for name in function.parameters() if name not in read and name not in tags]
 
 

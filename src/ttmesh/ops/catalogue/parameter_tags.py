@@ -79,6 +79,18 @@ OWN_MEMORY = Tag("used", "Where that result is allocated.")
 PADDING = _no_effect("ttmesh stores no padding of tiles; it is filled when a tensor is converted to bytes.")
 
 PER_OPERATION: dict[str, dict[str, Tag]] = {
+    "ttnn.argmax": {"enable_secondary_dm": _no_effect(CORES)},
+    "ttnn.cumsum": {"disable_compensated_sum": _no_effect("Sums are accumulated in float32 and rounded once.")},
+    "ttnn.experimental.moe_compute": _tag_parameters(FIDELITY, "math_fidelity fp32_dest_acc_en"),
+    "ttnn.transformer.sparse_sdpa_msa": {
+        "enable_kv_block_cache": _no_effect(
+            "Whether the kernel keeps blocks in L1 to read them once; values are the same."
+        )
+    },
+    "ttnn.experimental.deepseek_moe_fast_reduce_nc_fused": _tag_parameters(
+        _no_effect("TT-NN reads it with scores_tensor= only, which is not emulated."),
+        "expert_indices_tensor expert_mapping_tensor cluster_axis num_shared_experts shared_expert_scale",
+    ),
     "ttnn.experimental.deepseek.moe.moe_gate_mm": {
         "column_id": _no_effect("The mesh column for which the cores also note the experts; the results are the same.")
     },
@@ -163,9 +175,12 @@ PER_OPERATION: dict[str, dict[str, Tag]] = {
     "ttnn.experimental.dit_layernorm_pre_allgather": {
         "recip_tensor": _no_effect("Precomputed reciprocals of counts; ttmesh divides.")
     },
-    "ttnn.transformer.chunk_gated_delta_rule": _tag_parameters(
-        _no_effect("Constants that TT-NN's kernel reads; ttmesh does not need them."), "eye tril ones masks"
-    ),
+    "ttnn.transformer.chunk_gated_delta_rule": {
+        **_tag_parameters(
+            _no_effect("Constants that TT-NN's kernel reads; ttmesh does not need them."), "eye tril ones masks"
+        ),
+        "wy_inverse": _no_effect("How the kernel inverts a triangular matrix; ttmesh solves with it."),
+    },
     "ttnn.experimental.minimal_matmul": {"config": _no_effect(CORES)},
     "ttnn.fill_implicit_tile_padding": {"fill_value": PADDING},
     "ttnn.fold": {

@@ -76,6 +76,9 @@ def binary_programs(op_type: str) -> Programs:
     return programs
 
 
+FAST_BY_DEFAULT = ("ADD", "SUB", "RSUB")
+
+
 def binary_call_key(
     op_type: str, call: Call, specs: Sequence[TensorSpec], output: MemoryConfig | None = None, *, rounds: bool = True
 ) -> Hashable:
@@ -84,7 +87,10 @@ def binary_call_key(
     chains = tuple(tuple(map(as_unary, call[name] or ())) for name in CHAINS)
     dtype = given.dtype if given is not None else call["dtype"] or specs[0].dtype
     mode = call["rounding_mode"] or None if rounds else None
-    options = (mode, *(call[name] or None for name in ("fast_and_approximate_mode", "equal_nan")))
+    fast = call["fast_and_approximate_mode"]
+    if op_type in FAST_BY_DEFAULT:  # what a call leaves out is no part of the key, as where a composite adds
+        fast = fast is False
+    options = (mode, fast or None, call["equal_nan"] or None)
     number = call["input_tensor_b"] if op_type in BY_VALUE and len(specs) == 1 else None
     places = find_broadcast_operands(specs) if len(specs) > 1 else ("number", number)
     follows = len(specs) > 1 and given is None and call["memory_config"] is None

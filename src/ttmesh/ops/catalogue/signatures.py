@@ -94,7 +94,8 @@ def _make_signature(arguments: ast.arguments) -> inspect.Signature:
 
 def _make_parameter(argument: ast.arg, kind: inspect._ParameterKind, default: ast.expr | None) -> inspect.Parameter:
     value = inspect.Parameter.empty if default is None else ast.literal_eval(default)
-    return inspect.Parameter(argument.arg, kind, default=value)
+    annotation = inspect.Parameter.empty if argument.annotation is None else int  # the only one in the file
+    return inspect.Parameter(argument.arg, kind, default=value, annotation=annotation)
 
 
 def _parse_object_defaults(comment: str) -> MappingProxyType[str, str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from ttmesh.base.errors import ShapeError
 from ttmesh.ops.catalogue.definition import composite
-from ttmesh.ops.creation.full import zeros_like
+from ttmesh.ops.creation.full import ones_like, zeros_like
 from ttmesh.ops.elementwise.binary import binary
 from ttmesh.ops.elementwise.ternary import where
 from ttmesh.ops.elementwise.unary import unary
@@ -54,6 +54,12 @@ def _apply(name: str, x: Tensor, memory_config: Memory) -> Tensor:
 def _zero_where_zero(magnitude: Tensor, value: Tensor, memory_config: Memory) -> Tensor:
     """The value, or 0 where the magnitude is 0."""
     result: Tensor = where(magnitude, value, 0.0, memory_config=memory_config)
+    return result
+
+
+def _zero_where(condition: Tensor, value: Tensor, memory_config: Memory) -> Tensor:
+    """The value, or 0 where the condition holds."""
+    result: Tensor = where(condition, 0.0, value, memory_config=memory_config)
     return result
 
 
@@ -167,16 +173,24 @@ def conj_bw(grad_tensor: ComplexTensor, memory_config: Memory) -> list[ComplexTe
 @composite("ttnn.angle_bw", golden=goldens.angle_bw)
 def angle_bw(grad_tensor: Tensor, input_tensor: ComplexTensor, memory_config: Memory) -> list[ComplexTensor]:
     """grad · i·z / |z|², 0 at 0."""
-    re, im = input_tensor.real, input_tensor.imag
-    squared = _add(_apply("square", re, memory_config), _apply("square", im, memory_config), memory_config)
-    scale = _multiply(grad_tensor, _apply("reciprocal", squared, memory_config), memory_config)
-    components = (
-        _multiply(_apply("neg", im, memory_config), scale, memory_config),
-        _multiply(re, scale, memory_config),
-    )
-    return [ComplexTensor((
-        _zero_where_zero(squared, components[0], memory_config), _zero_where_zero(squared, components[1], memory_config),
-    ))]  # fmt: skip
+    re, im, memory = input_tensor.real, input_tensor.imag, memory_config
+    zero = binary["logical_and"](_apply("eqz", re, memory), _apply("eqz", im, memory), memory_config=memory)
+    inverse = _invert_square(re, im, memory)
+    real_part = _turn_part(zero, grad_tensor, _apply("neg", im, memory), inverse, memory)
+    return [ComplexTensor((real_part, _turn_part(zero, grad_tensor, re, inverse, memory)))]
+
+
+def _invert_square(re: Tensor, im: Tensor, memory: Memory) -> Tensor:
+    """1 / (re² + im²)."""
+    squares = _apply("square", re, memory), _apply("square", im, memory)
+    total = _add(*squares, memory)  # as in TT-NN, the squares keep their memory until the quotient has its own
+    return _apply("reciprocal", total, memory)
+
+
+def _turn_part(zero: Tensor, grad: Tensor, part: Tensor, inverse: Tensor, memory: Memory) -> Tensor:
+    """grad · part · inverse, 0 at 0."""
+    product = _multiply(part, inverse, memory)
+    return _zero_where(zero, _multiply(grad, product, memory), memory)
 
 
 def complex_abs_bw(grad_tensor: Tensor, input_tensor: ComplexTensor, memory_config: Memory) -> list[ComplexTensor]:
@@ -190,13 +204,30 @@ def complex_abs_bw(grad_tensor: Tensor, input_tensor: ComplexTensor, memory_conf
 @composite("ttnn.polar_bw", golden=goldens.polar_bw)
 def polar_bw(grad_tensor: ComplexTensor, input_tensor: ComplexTensor, memory_config: Memory) -> list[ComplexTensor]:
     """Gradients of magnitude and phase, as real and imaginary part."""
-    result = polar(input_tensor, memory_config=memory_config)
-    sign = _signum(result, memory_config)
-    rotated = ComplexTensor((_apply("neg", result.imag, memory_config), result.real))
-    return [ComplexTensor((
-        _conjugate_product_real(grad_tensor, sign, memory_config),
-        _conjugate_product_real(grad_tensor, rotated, memory_config),
-    ))]  # fmt: skip
+    memory, result = memory_config, polar(input_tensor, memory_config=memory_config)
+    magnitude = complex_abs(result, memory)
+    sign = ComplexTensor((_divide(result.real, magnitude, memory), _divide(result.imag, magnitude, memory)))
+    del magnitude
+    by_magnitude = _product(conj(grad_tensor, memory_config=memory), sign, memory).real
+    turn = ComplexTensor((zeros_like(input_tensor.real, memory_config=memory), ones_like(input_tensor.imag)))
+    conjugate = conj(grad_tensor, memory_config=memory)
+    by_phase = _product(conjugate, _product(result, turn, memory), memory).real
+    return [ComplexTensor((by_magnitude, by_phase))]
+
+
+def _divide(part: Tensor, magnitude: Tensor, memory_config: Memory) -> Tensor:
+    """part / magnitude, 0 where that is 0."""
+    zero, inverse = _apply("eqz", magnitude, memory_config), _apply("reciprocal", magnitude, memory_config)
+    return _zero_where(zero, _multiply(part, inverse, memory_config), memory_config)
+
+
+def _product(a: ComplexTensor, b: ComplexTensor, memory: Memory) -> ComplexTensor:
+    real_part: Tensor = binary["subtract"](
+        _multiply(a.real, b.real, memory), _multiply(a.imag, b.imag, memory), memory_config=memory
+    )
+    return ComplexTensor(
+        (real_part, _add(_multiply(a.real, b.imag, memory), _multiply(a.imag, b.real, memory), memory))
+    )
 
 
 def _signum(z: ComplexTensor, memory_config: Memory) -> ComplexTensor:
@@ -206,8 +237,3 @@ def _signum(z: ComplexTensor, memory_config: Memory) -> ComplexTensor:
         _zero_where_zero(magnitude, _multiply(z.real, inverse, memory_config), memory_config),
         _zero_where_zero(magnitude, _multiply(z.imag, inverse, memory_config), memory_config),
     ))  # fmt: skip
-
-
-def _conjugate_product_real(grad: ComplexTensor, z: ComplexTensor, memory_config: Memory) -> Tensor:
-    """The real part of conj(grad) · z."""
-    return _add(_multiply(grad.real, z.real, memory_config), _multiply(grad.imag, z.imag, memory_config), memory_config)

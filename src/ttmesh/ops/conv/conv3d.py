@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from math import gcd, lcm, prod
 
 import torch
@@ -21,9 +21,11 @@ from ttmesh.ops.goldens import convolution as goldens
 from ttmesh.ops.lane_functions.fpu_windows import convolve_on_fpu
 from ttmesh.ops.lane_functions.lane_broadcast import common_mesh_dims
 from ttmesh.tensor.calls.operation import Call
-from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.calls.plan_keys import key_of
+from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
+from ttmesh.tensor.transfer.transfers import allocate_tensor_on_device
 
 Size3d = tuple[int, int, int]
 L1_ALIGNMENT = 16
@@ -154,12 +156,18 @@ def _check_halo(call: Call, x: TensorSpec) -> None:
 
 def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     shape = inferred[0][0]
-    memory_config: MemoryConfig = call["memory_config"] or call.specs[0].memory_config
+    memory_config: MemoryConfig = call["memory_config"] or DRAM_MEMORY_CONFIG
     spec = TensorSpec(shape, call["out_dtype"], Layout.ROW_MAJOR, memory_config=memory_config)
     return [spec.with_padded_shape((*shape[:-1], -(-shape[-1] // TILE) * TILE))]
 
 
-@device_operation("ttnn.experimental.conv3d", out=_spec, check=_check)
+def _programs(call: Call) -> tuple[Hashable, ...]:
+    """The convolution; weights from the host are permuted twice and tilized first."""
+    own = (call.name, *(key_of(value) for value in call.arguments.values()))
+    return (*((step, call["prepared"]) for step in ("permute 1", "permute 2", "tilize") if call["prepared"]), own)
+
+
+@device_operation("ttnn.experimental.conv3d", out=_spec, check=_check, programs=_programs)
 def _convolve(
     input: Lanes,
     weight: Lanes,
@@ -281,13 +289,17 @@ def conv3d(
     block = choose_channel_block(kernel_size, options.C_in_block, input_tensor.shape[-1])
     weight = weight_tensor
     if len(weight.shape) == 5:
+        mesh = device if device is not None else input_tensor.device()
+        rearranged = _hold_rearranged(weight, mesh)
         weight = prepare_conv3d_weights(
             weight_tensor=weight,
             groups=groups,
             C_in_block=block,
             alignment=options.alignment,
-            device=device if device is not None else input_tensor.device(),
+            device=mesh,
         )
+        if rearranged is not None:
+            rearranged.deallocate(force=True)
     result: Tensor = _convolve(
         input=input_tensor,
         weight=weight,
@@ -306,5 +318,21 @@ def conv3d(
         output_pad=(output_pad_h, output_pad_w),
         out_dtype=dtype,
         memory_config=memory_config,
+        prepared=tuple(weight_tensor.shape) if len(weight_tensor.shape) == 5 else None,
     )
     return result
+
+
+def _hold_rearranged(weight: Tensor, mesh: MeshDevice | None) -> Tensor | None:
+    """Memory as TT-NN takes it for weights from the host: the rows, permuted, and permuted again, which stays a while."""
+    if mesh is None or weight.device() is not None:
+        return None
+    out, channels, *kernel = weight.shape
+    shapes = ((out, channels, *kernel), (*kernel, channels, out), (prod(kernel) * channels, out))
+    held: Tensor | None = None
+    for shape in shapes:
+        made: Tensor = allocate_tensor_on_device(TensorSpec(shape, weight.dtype, Layout.ROW_MAJOR), mesh)
+        if held is not None:
+            held.deallocate(force=True)
+        held = made
+    return held

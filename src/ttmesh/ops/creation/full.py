@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from ttmesh.base.dtypes import BLOCK_FLOATS, INTEGERS, DataType, Layout, bfloat16, float32
-from ttmesh.base.errors import MeshError, NotEmulatedError
+from ttmesh.base.errors import MeshError, NotEmulatedError, require
 from ttmesh.chip.formats.storage import lane_dtype
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.ops.catalogue.definition import composite, device_operation
@@ -228,6 +228,9 @@ def arange(
             fix="Change the sign of step.",
         )
     length = max(0, -(-(end - start) // step))
+    require(
+        dtype not in BLOCK_FLOATS, "Unsupported dtype", "bfloat16, float32 or integers", "Convert it with typecast."
+    )
     spec = TensorSpec(
         (length,), dtype or bfloat16, layout or Layout.ROW_MAJOR, memory_config=memory_config or DRAM_MEMORY_CONFIG
     )

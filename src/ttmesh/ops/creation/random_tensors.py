@@ -17,6 +17,8 @@ from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.creation.full import requested_spec
 from ttmesh.ops.creation.uniform_range import inclusive_range
+from ttmesh.ops.stages.movement_stages import tile_spec, typecast
+from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.distribution.mappers import MeshMapperConfig
 from ttmesh.tensor.spec.distribution_shape import compute_distribution_to_mesh_mapping
@@ -67,9 +69,26 @@ def _requested_topology(call: Call) -> TensorTopology:
     return topology
 
 
+def _random_stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Composition, Sequence[PlannedTensor]] | None:
+    """Tiles of floats are drawn; other formats are cast from float32, rows are untilized."""
+    final, c = results[0], Composition()
+    dtype = final.dtype if final.dtype in (bfloat16, float32) else float32
+    if final.memory_config.is_sharded() or (dtype is final.dtype and final.layout is Layout.TILE):
+        return None
+    drawn = tile_spec(final.shape, dtype, final.memory_config)
+    c.launch((call.name, drawn))
+    made = c.allocate(drawn)
+    if dtype is not final.dtype:
+        made = c.replace(made, typecast(c, made, final.dtype))
+    if final.layout is Layout.ROW_MAJOR:
+        made = c.replace(made, c.run("untilize", final, made))
+    return c, [made]
+
+
 RAND = device_operation(
     "ttnn.rand",
     out=requested_spec,
+    stages=_random_stages,
     topology=_requested_topology,
     runtime=(
         "low",
@@ -164,6 +183,7 @@ def _randn_lane(spec: TensorSpec, seed: int, lane_axes: int, torch_device: torch
 
 RANDN = device_operation(
     "ttnn.randn",
+    stages=_random_stages,
     out=requested_spec,
     runtime=("seed",),
     topology=lambda call: TensorTopology.replicated_along_axes(call.mesh.shape),
@@ -259,6 +279,13 @@ def _check_dropout(call: Call) -> None:
     number = FORMAT_NUMBERS.get(dtype, 0)
     wrong = f"{wrong} Input data type: {number}, Output data type: 0"
     require(dtype is bfloat16, wrong, "bfloat16", "Convert it with ttnn.typecast.")
+    first = call.specs[0]
+    tiled = first.layout is Layout.TILE or first.memory_config.is_sharded()
+    wrong = (
+        "Dropout operation requires tensor to be in Tile layout when working with non-sharded input tensor. Input tensor "
+        "layout: 0"
+    )
+    require(tiled, wrong, "TILE layout", "Convert it with ttnn.to_layout.")
     wrong = f"Dropout probability must be between 0 and 1, got {call['probability']}"
     require(0 <= call["probability"] <= 1, wrong, "a number from 0 to 1", "Change the probability.")
 

@@ -268,11 +268,22 @@ def _define_binary(name: str, kind: BinaryKind) -> OpFunction:
 binary = {name: _define_binary(name, kind) for name, kind in BINARY.items()}
 
 
+_check_close_formats = check_binary("ISCLOSE", FLOAT_INT32, mixed=True)
+
+
+def _check_isclose(call: Call) -> None:
+    _check_close_formats(call)
+    a, b = (spec.dtype for spec in call.specs[:2])
+    wrong = f"Mixed dtype is not supported for binary operation BinaryOpType.ISCLOSE, dtype A: {a}, dtype B: {b}"
+    equal = a is b or not {a, b} & BLOCK_FLOATS
+    require(equal, wrong, "operands of one format", "Convert one with ttnn.typecast.")
+
+
 @op(
     "ttnn.isclose",
     golden=goldens.isclose,
     out=binary_spec(_float32_for_isclose),
-    check=check_binary("ISCLOSE", FLOAT_INT32, mixed=True),
+    check=_check_isclose,
     programs=binary_programs("ISCLOSE"),
     stages=binary_stages("ISCLOSE"),
     scratch=binary_buffers,

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ttmesh.base.dtypes import BLOCK_FLOATS
+from ttmesh.base.dtypes import BLOCK_FLOATS, INTEGERS
 from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.definition import OpFunction, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
@@ -130,6 +130,15 @@ def gradient_specs(call: Call, inferred: Inferred) -> list[TensorSpec]:
 
 
 def _check(call: Call) -> None:
+    if call.name == "ttnn.rsub_bw" and len(call.specs) < 3:
+        raise TypeError("ttnn.rsub_bw(): incompatible function arguments. input_tensor_b must be a tensor")
+    if call.name == "ttnn.mul_bw" and len(call.specs) == 2:
+        dtype = call.specs[0].dtype
+        wrong = (
+            f"mul_bw requires floating-point grad_output; got dtype DataType::{dtype.name}. int/uint operands are not "
+            "supported by binary_backward."
+        )
+        require(dtype not in INTEGERS, wrong, "a float format", "Convert it with ttnn.typecast.")
     required = call["are_required_outputs"]
     wrong = "At least one gradient is expected to be calculated."
     require(

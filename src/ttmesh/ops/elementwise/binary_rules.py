@@ -55,6 +55,10 @@ def check_binary(
     name = f"BinaryOpType.{op_type}"
 
     def check(call: Call) -> None:
+        if call.outputs and call.outputs[0] is not None:
+            wrong = "If both output dtype and output tensor are provided, their dtypes should match"
+            given = call.outputs[0].dtype
+            require(call["dtype"] in (None, given), wrong, f"dtype={given}", "Leave dtype out.")
         if call.outputs and call.outputs[0] is not None and call.outputs[0] is call.tensors[0]:
             check_options(call)  # of an operation in place they come first
         if len(call.specs) > 1:
@@ -70,6 +74,8 @@ def check_binary(
                 wrong = (
                     f"Unary: UnaryOpType::{op_type} does not support integer input dtype DataType::{spec.dtype.name}"
                 )
+            if len(call.specs) == 1 and op_type == "BIAS_GELU" and not call.name.endswith("_"):
+                wrong = f"Unary: UnaryOpType::GELU does not support integer input dtype DataType::{spec.dtype.name}"
             if len(call.specs) == 1 and (op_type.startswith("BITWISE") or op_type in ("LEFT_SHIFT", "RIGHT_SHIFT")):
                 wrong = (
                     f"Unsupported input dtype for bitwise/shift op_type UnaryOpType::{op_type}: expected Int32, UInt32, or "
@@ -154,7 +160,7 @@ def check_options(call: Call) -> None:
     given = call.outputs[0] if call.outputs else None
     if given is None:
         return
-    wrong = "If both output dtype and output tensor provided dtype should match"
+    wrong = "If both output dtype and output tensor are provided, their dtypes should match"
     require(call["dtype"] in (None, given.dtype), wrong, f"dtype={given.dtype}", "Leave dtype out.")
     require(
         any(spec.layout is Layout.TILE for spec in call.specs),

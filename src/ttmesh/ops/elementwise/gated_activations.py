@@ -31,6 +31,7 @@ from ttmesh.ops.elementwise.binary_rules import binary_spec, is_tensor
 from ttmesh.ops.elementwise.ternary import equalize_operands
 from ttmesh.ops.goldens import movement, reduction
 from ttmesh.ops.goldens import operands as goldens
+from ttmesh.ops.lane_functions.lane_broadcast import pad_to_tiles
 from ttmesh.ops.lane_functions.unary_functions import to_float32
 from ttmesh.ops.stages.composite_stages import gate_stages, normalize_stages, spread_hw_stages
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
@@ -48,13 +49,15 @@ TWO_TILES = 64  # so that each half fills tiles
 
 def _check_halves(call: Call) -> None:
     spec, dim = call.specs[0], call["dim"]
-    if len(spec.shape) != 4:
-        raise ShapeError("Cannot support non-rank 4 Tensor", expected="4 dims", fix="Use ttnn.unsqueeze_to_4D.")
     if dim not in (-1, 3):
         wrong = f"glu-family ops only support the last dimension, got dim={dim}"
         raise ShapeError(wrong, expected="dim -1 or 3", fix="Permute the tensor so that the gates come last.")
-    width = spec.padded_shape[-1]
-    if width % TWO_TILES or spec.shape[-1] % 2:
+    padded = spec.padded_shape
+    if len(padded) < 4:
+        wrong = f"ShapeBase[] index out of range. 3 not in [-4, {len(padded)})"
+        raise ShapeError(wrong, expected="4 dims", fix="Use ttnn.unsqueeze_to_4D.")
+    width = padded[3]
+    if width % TWO_TILES or len(padded) != 4:
         wrong = "Split tensor dimension should be in full tile"
         raise ShapeError(wrong, expected=f"a multiple of {TWO_TILES}, not {width}", fix="Pad the last dim.")
 
@@ -82,8 +85,10 @@ def _halves_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 
 
 def _define_gate(name: str, gate: Callable[[Tensor], Tensor]) -> OpFunction:
-    def lane(input_tensor: Tensor) -> Tensor:
+    def lane(input_tensor: Tensor, specs: Sequence[TensorSpec]) -> Tensor:
         widened = to_float32(input_tensor) if input_tensor.dtype.is_floating_point else input_tensor
+        if specs[0].layout is Layout.TILE:
+            widened = pad_to_tiles(widened)
         value, gate_input = widened.chunk(2, dim=-1)
         return value * gate(gate_input)
 
@@ -106,9 +111,14 @@ def _situ_glu(gate: Tensor, up: Tensor, beta1: float, beta2: float) -> Tensor:
 
 
 def _check_betas(call: Call) -> None:
+    dtype = call.specs[0].dtype
+    wrong = f"Unary: UnaryOpType::SOFTCAP does not support integer input dtype DataType::{dtype.name}"
+    require(dtype not in INTEGERS, wrong, "a float format", "Convert it with ttnn.typecast.")
     arch = call.mesh.arch()
     wrong = f"Unary: SOFTCAP is implemented for Blackhole only, got arch {arch.name.lower()}"
     require(arch is Arch.BLACKHOLE, wrong, "a Blackhole chip", "Set TTMESH_SYSTEM=p150.")
+    wrong = f"Unary: SOFTCAP supports BFLOAT16 and BFLOAT8_B inputs, got dtype DataType::{dtype.name}"
+    require(dtype in (bfloat16, DataType.BFLOAT8_B), wrong, "bfloat16 or bfloat8_b", "Convert it with ttnn.typecast.")
     require(
         bool(call["beta1"] and call["beta2"]),
         "situ_glu: beta1 and beta2 must be non-zero",
@@ -291,12 +301,6 @@ clamp, clip = _define_clamp("clamp"), _define_clamp("clip")
 
 
 def _check_square_tiles(call: Call) -> None:
-    require_dtype(
-        call.specs[0],
-        (bfloat16, float32, DataType.BFLOAT8_B, int32, uint32),
-        "Only FLOAT32, BFLOAT16, BFLOAT8_B, and UINT32 are supported for generic reduction (INT32 is supported for "
-        f"MAX/MIN/SUM) - got DataType::{call.specs[0].dtype.name}",
-    )
     wrong = f"ttnn.mean does not support integer inputs - got DataType::{call.specs[0].dtype.name}."
     require(call.specs[0].dtype not in (int32, uint32), wrong, "a float format", "Convert it with ttnn.typecast.")
     rank = len(call.specs[0].shape)
@@ -305,6 +309,15 @@ def _check_square_tiles(call: Call) -> None:
         f"least 0 and less than rank {rank}, or exactly 0 for a rank 0 tensor."
     )
     require(rank > 3, wrong, "four dims or more", "Reshape it to four dims.")
+    require_dtype(
+        call.specs[0],
+        (bfloat16, float32, DataType.BFLOAT8_B, int32, uint32),
+        "Only FLOAT32, BFLOAT16, BFLOAT8_B, and UINT32 are supported for generic reduction (INT32 is supported for "
+        f"MAX/MIN/SUM) - got DataType::{call.specs[0].dtype.name}",
+    )
+    wrong = "Broadcast with batch is currently only supported when bN*bC=1 or N & C match or equivalent"
+    batches = call.specs[0].shape[:-2]
+    require(rank == 4 or batches.count(1) == len(batches), wrong, "four dims", "Reshape it to four dims.")
     memory = call.specs[0].memory_config
     require(
         not memory.is_sharded() or memory.memory_layout is TensorMemoryLayout.HEIGHT_SHARDED,
@@ -385,7 +398,7 @@ def std_hw(input_tensor: Tensor) -> Tensor:
 def _mask_stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Composition, Sequence[PlannedTensor]] | None:
     """The host's mask of ones, and its product with the tensor."""
     spec = call.specs[0]
-    if spec.layout is not Layout.TILE or spec.memory_config.is_sharded():
+    if spec.layout is not Layout.TILE:
         return None
     c, config = Composition(), results[0].memory_config
     dtype = DataType.BFLOAT16 if spec.dtype in BLOCK_FLOATS else spec.dtype
@@ -415,12 +428,12 @@ def _check_mask_shape(call: Call) -> None:
     golden=movement.tril,
     out=make_like_rule(layout=Layout.TILE),
     check=_check_mask_shape,
-    min_rank=2,
     stages=_mask_stages,
 )
-def tril(input_tensor: Tensor, diagonal: int) -> Tensor:
-    """The lower triangle of the last two dims, zeros elsewhere."""
-    return torch.tril(input_tensor, diagonal)
+def tril(input_tensor: Tensor, diagonal: int, lane_axes: int) -> Tensor:
+    """The lower triangle of the last two dims, zeros elsewhere; a vector is one row."""
+    flat = input_tensor.dim() == lane_axes + 1
+    return torch.tril(input_tensor.unsqueeze(-2), diagonal).squeeze(-2) if flat else torch.tril(input_tensor, diagonal)
 
 
 @op(
@@ -428,9 +441,9 @@ def tril(input_tensor: Tensor, diagonal: int) -> Tensor:
     golden=movement.triu,
     out=make_like_rule(layout=Layout.TILE),
     check=_check_mask_shape,
-    min_rank=2,
     stages=_mask_stages,
 )
-def triu(input_tensor: Tensor, diagonal: int) -> Tensor:
-    """The upper triangle of the last two dims, zeros elsewhere."""
-    return torch.triu(input_tensor, diagonal)
+def triu(input_tensor: Tensor, diagonal: int, lane_axes: int) -> Tensor:
+    """The upper triangle of the last two dims, zeros elsewhere; a vector is one row."""
+    flat = input_tensor.dim() == lane_axes + 1
+    return torch.triu(input_tensor.unsqueeze(-2), diagonal).squeeze(-2) if flat else torch.triu(input_tensor, diagonal)

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor as Lanes
 
-from ttmesh.base.dtypes import FLOATS, DataType
+from ttmesh.base.dtypes import FLOATS, DataType, Layout
 from ttmesh.base.errors import ShapeError
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import quantize as goldens
+from ttmesh.ops.stages.conversion_stages import per_channel_stages
 from ttmesh.tensor.calls.operation import Call, SpecRule
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
@@ -24,7 +25,8 @@ QUANTIZED = {DataType.INT32, DataType.INT8, DataType.UINT8}
 
 def _make_spec_rule(default: DataType) -> SpecRule:
     def rule(call: Call, inferred: Inferred) -> list[TensorSpec]:
-        return [make_output_spec(call, inferred[0][0], dtype=default)]
+        layout = Layout.TILE if isinstance(call["scale"], Tensor) else None
+        return [make_output_spec(call, inferred[0][0], dtype=default, layout=layout)]
 
     return rule
 
@@ -132,6 +134,7 @@ def _saturate(values: Lanes, dtype: DataType | None) -> Lanes:
     out=_make_spec_rule(DataType.INT32),
     check=_check("Quantize", "scale", "zero_point"),
     runtime=("scale", "zero_point"),
+    stages=per_channel_stages,
 )
 def quantize(
     input_tensor: Lanes, scale: Number, zero_point: Number, axis: int | None, dtype: DataType | None, lane_axes: int
@@ -152,6 +155,7 @@ def _dequantize(x: Lanes, scale: Any, zero: Any) -> Lanes:
     out=_make_spec_rule(DataType.BFLOAT16),
     check=_check("Dequantize", "scale", "zero_point"),
     runtime=("scale", "zero_point"),
+    stages=per_channel_stages,
 )
 def dequantize(input_tensor: Lanes, scale: Number, zero_point: Number, axis: int | None, lane_axes: int) -> Lanes:
     """(x - zero_point) · scale."""

@@ -164,6 +164,7 @@ def _addcmul(input_a: Tensor, input_b: Tensor, input_c: Tensor, value: float = 1
     out=binary_spec(),
     check=_check_addcmul,
     programs=ternary_programs("ADDCMUL", "input_a", "input_b", "input_c"),
+    scratch=ternary_buffers,
     runtime=("value",),
     # torch's own kernel computes bfloat16 in float32 and rounds once.
     specialise=specialise_equal_ranks(lambda a, b, c, value: torch.addcmul(a, b, c, value=value), bfloat16, float32),
@@ -190,6 +191,7 @@ def _addcdiv(input_a: Tensor, input_b: Tensor, input_c: Tensor, value: float = 1
     out=binary_spec(),
     check=_check_addcdiv,
     programs=ternary_programs("ADDCDIV", "input_a", "input_b", "input_c"),
+    scratch=ternary_buffers,
     runtime=("value",),
 )
 def addcdiv(input_a: Tensor, input_b: Tensor, input_c: Tensor, value: float, lane_axes: int) -> Tensor:
@@ -222,6 +224,7 @@ def _lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
     out=binary_spec(),
     check=_check_tiles,
     programs=ternary_programs("LERP", "input", "end", "weight"),
+    scratch=ternary_buffers,
     runtime=("weight",),
 )
 def lerp(input: Tensor, end: Tensor, weight: Any, lane_axes: int) -> Tensor:
@@ -247,6 +250,7 @@ def _mac(a: Tensor, b: Any, c: Any) -> Tensor:
     out=binary_spec(),
     check=_check_tiles,
     programs=ternary_programs("MAC", "input_tensor_a", "input_tensor_b", "input_tensor_c"),
+    scratch=ternary_buffers,
     runtime=("input_tensor_b", "input_tensor_c"),
     names=_MAC_NAMES,
 )

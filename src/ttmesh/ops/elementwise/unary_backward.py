@@ -28,8 +28,8 @@ def _zero(g: Tensor, x: Tensor) -> Tensor:
     return torch.zeros_like(g)
 
 
-def _gelu(g: Tensor, x: Tensor, approximate: str = "none") -> Tensor:
-    if approximate == "none":
+def _gelu(g: Tensor, x: Tensor, approximate: str = "none", variant: Any = None) -> Tensor:
+    if approximate == "none" and getattr(variant, "name", "") != "Tanh":
         density = torch.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
         # erfc, because 1 + erf of a negative number cancels
         return g * (0.5 * torch.erfc(-x / math.sqrt(2)) + x * density)
@@ -247,7 +247,7 @@ OF_GRADIENT_ALONE = frozenset(
     {"ceil", "deg2rad", "fill", "fill_zero", "floor", "frac", "neg", "rad2deg", "round", "sign", "trunc"}
 )  # the input's shape has no part in them
 # options that decide which programs run, or whether integers are taken
-DECIDE_PROGRAMS = ("approximate", "rounding_mode", "exponent", "lambd", "n", "eps", "min", "max")
+DECIDE_PROGRAMS = ("approximate", "variant", "rounding_mode", "exponent", "lambd", "n", "eps", "min", "max")
 
 
 def _gradient_rule(name: str) -> SpecRule:

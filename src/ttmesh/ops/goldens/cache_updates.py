@@ -69,3 +69,19 @@ def paged_fill_cache(
             if block >= 0:
                 filled[block, :, token % size] = input_tensor[batch, :, token]
     return filled
+
+
+def indexed_fused_update_cache(
+    cache_tensor1: Tensor,
+    input_tensor1: Tensor,
+    cache_tensor2: Tensor,
+    input_tensor2: Tensor,
+    physical_update_idxs_tensor: Tensor,
+) -> tuple[Tensor, Tensor]:
+    caches = cache_tensor1.clone(), cache_tensor2.clone()
+    for cache, values in zip(caches, (input_tensor1, input_tensor2), strict=True):
+        for i in range(values.shape[2]):
+            page, row = divmod(int(physical_update_idxs_tensor[0, i]), cache.shape[2])
+            if 0 <= page < cache.shape[0]:
+                cache[page, :, row] = values[0, :, i]
+    return caches

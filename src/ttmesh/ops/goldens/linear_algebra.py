@@ -121,3 +121,53 @@ def addmm(
     beta: float = 1.0,
 ) -> Tensor:
     return torch.addmm(input_tensor, mat1_tensor, mat2_tensor, alpha=alpha, beta=beta)
+
+
+# Fourier transforms, and the passes that TT-NN composes them of
+
+Pair = tuple[Tensor, Tensor]
+
+
+def fft(input_real: Tensor, input_imag: Tensor | None = None, precision: str = "precise") -> Pair:
+    return _to_parts(torch.fft.fft(_to_complex(input_real, input_imag)))
+
+
+def ifft(spectrum_real: Tensor, spectrum_imag: Tensor, precision: str = "precise") -> Pair:
+    return _to_parts(torch.fft.ifft(_to_complex(spectrum_real, spectrum_imag)))
+
+
+def bluestein_fft(input_real: Tensor, input_imag: Tensor | None, N: int, precision: str = "precise") -> Pair:
+    return fft(input_real, input_imag)
+
+
+def complex_mul(a_real: Tensor, a_imag: Tensor, b_real: Tensor, b_imag: Tensor) -> Pair:
+    return _to_parts(_to_complex(a_real, a_imag) * _to_complex(b_real, b_imag))
+
+
+def apply_twiddles(input_real: Tensor, input_imag: Tensor, N1: int, N2: int) -> Pair:
+    rows = torch.arange(input_real.numel() // N1) % N2
+    return _turn(_to_complex(input_real, input_imag), rows, N1 * N2)
+
+
+def apply_twiddles_xl(input_real: Tensor, input_imag: Tensor, P: int, big_modulus: int, full_N: int) -> Pair:
+    rows = torch.arange(input_real.numel() // P) % big_modulus
+    return _turn(_to_complex(input_real, input_imag), rows, full_N)
+
+
+def transpose_rm(input: Tensor) -> Tensor:
+    return input.transpose(-1, -2)
+
+
+def _turn(values: Tensor, rows: Tensor, steps: int) -> Pair:
+    columns = torch.arange(values.shape[-1])
+    angles = -2 * torch.pi * torch.outer(rows.double(), columns.double()) / steps
+    twiddled = values.reshape(-1, values.shape[-1]) * torch.polar(torch.ones_like(angles), angles)
+    return _to_parts(twiddled.reshape(values.shape))
+
+
+def _to_complex(real: Tensor, imag: Tensor | None) -> Tensor:
+    return torch.complex(real.double(), torch.zeros_like(real).double() if imag is None else imag.double())
+
+
+def _to_parts(values: Tensor) -> Pair:
+    return values.real.float(), values.imag.float()

@@ -77,6 +77,30 @@ def gated_delta_rule(
     return (out, state) if output_final_state else (out,)
 
 
+def recurrent_delta_rule(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    *,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    output_per_token_state: bool = False,
+    **_: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """The rule over one token after the other."""
+    state, outputs, states = initial_state, [], []
+    for t in range(q.shape[1]):
+        token = (x[:, t : t + 1] for x in (q, k, v, g, beta))
+        out, state = gated_delta_rule(*token, scale=scale, initial_state=state, output_final_state=True)
+        outputs.append(out)
+        states.append(state)
+    kept = torch.stack(states, 1) if output_per_token_state else state
+    return torch.cat(outputs, 1), kept if output_final_state or output_per_token_state else None
+
+
 def gated_delta_scan(
     L_unit: Tensor,
     v_beta_sc: Tensor,

@@ -150,7 +150,7 @@ def dot(a: Tensor, b: Tensor) -> Tensor:
     return torch.dot(a.flatten(), b.flatten()).reshape([1] * a.dim())
 
 
-def dot_backward(output_grad: Tensor, input: Tensor, other: Tensor) -> list[Tensor]:
+def dot_backward(output_grad: Tensor, input: Tensor, other: Tensor, **_: Any) -> list[Tensor]:
     return compute_gradients(dot, output_grad, input, other)
 
 

@@ -261,3 +261,70 @@ def rotate(
         images, points.expand(len(images), -1, -1, -1), mode=interpolation_mode, align_corners=False
     )
     return (rotated + fill).permute(0, 2, 3, 1).to(input_tensor.dtype)
+
+
+def fused_msda(
+    value: Tensor,
+    sampling_locations: Tensor,
+    attention_weights: Tensor,
+    spatial_shapes: list[list[int]],
+    align_corners: bool = False,
+    locations_in_grid_space: bool = False,
+) -> Tensor:
+    batch, queries, heads = attention_weights.shape[:3]
+    levels = len(spatial_shapes)
+    places = sampling_locations.float().reshape(batch, queries, heads, levels, -1, 2)
+    if locations_in_grid_space:
+        places = (places + 1) / 2
+    weights = attention_weights.float().reshape(batch, queries, heads, levels, -1)
+    pixels = value.float().reshape(batch, value.shape[1], heads, -1)
+    result, first = torch.zeros(batch, queries, heads, pixels.shape[-1]), 0
+    for level, (height, width) in enumerate(spatial_shapes):
+        image = pixels[:, first : first + height * width].reshape(batch, height, width, heads, -1)
+        first += height * width
+        for point in range(places.shape[4]):
+            found = _interpolate(image, places[:, :, :, level, point], align_corners)
+            result += found * weights[:, :, :, level, point, None]
+    return result.reshape(batch, queries, -1)
+
+
+def fused_msda_from_offsets(
+    value: Tensor,
+    reference_points: Tensor,
+    sampling_offsets: Tensor,
+    attention_weights: Tensor,
+    spatial_shapes: list[list[int]],
+    reference_mode: str = "level",
+    align_corners: bool = False,
+) -> Tensor:
+    batch, queries, heads = attention_weights.shape[:3]
+    levels, less = len(spatial_shapes), int(align_corners)
+    places = sampling_offsets.float().reshape(batch, queries, heads, levels, -1, 2).clone()
+    references = reference_points.float()
+    for level, (height, width) in enumerate(spatial_shapes):
+        for point in range(places.shape[4]):
+            chosen = level if reference_mode == "level" else point % references.shape[2]
+            for axis, side in enumerate((width, height)):
+                scale = 1 / (side - less) if side > less else 0
+                moved = places[:, :, :, level, point, axis] * scale
+                places[:, :, :, level, point, axis] = moved + references[:, :, None, chosen, axis]
+    return fused_msda(value, places, attention_weights, spatial_shapes, align_corners)
+
+
+def _interpolate(image: Tensor, places: Tensor, align_corners: bool) -> Tensor:
+    """Tensor between the pixels of [batch, height, width, heads, depth], at [batch, queries, heads, (x, y)] in [0, 1]."""
+    batch, height, width, heads, _ = image.shape
+    x = places[..., 0] * (width - 1) if align_corners else places[..., 0] * width - 0.5
+    y = places[..., 1] * (height - 1) if align_corners else places[..., 1] * height - 0.5
+    at_batch = torch.arange(batch)[:, None, None]
+    at_head = torch.arange(heads)[None, None, :]
+    total = torch.zeros(*places.shape[:-1], image.shape[-1])
+    for row, down in ((y.floor(), 0), (y.floor() + 1, 1)):
+        for column, right in ((x.floor(), 0), (x.floor() + 1, 1)):
+            share = (1 - (y - y.floor()) if not down else y - y.floor()) * (
+                1 - (x - x.floor()) if not right else x - x.floor()
+            )
+            inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+            pixel = image[at_batch, row.clamp(0, height - 1).long(), column.clamp(0, width - 1).long(), at_head]
+            total += pixel * (share * inside)[..., None]
+    return total

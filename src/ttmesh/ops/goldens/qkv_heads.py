@@ -113,17 +113,22 @@ def create_qkv_heads_of_nlp(
     return _split(input[:, 0], other, num_heads, num_kv_heads, transpose_k=transpose_k_heads, tied=kv_tied)
 
 
+def _pad_rows(input: Tensor) -> Tensor:
+    """Rows that fill tiles, as these operations return them."""
+    return torch.nn.functional.pad(input, (0, 0, 0, -input.shape[-2] % TILE))
+
+
 def split_fixed(heads: int, kv_heads: int) -> Callable[..., QueryKeyValue]:
     """A fixed number of heads."""
 
     def split(input: Tensor, **_: Any) -> QueryKeyValue:
-        return _split(input[:, 0], None, heads, kv_heads, transpose_k=False)
+        return _split(_pad_rows(input)[:, 0], None, heads, kv_heads, transpose_k=False)
 
     return split
 
 
 def create_qkv_heads_segformer(input: Tensor, **_: Any) -> QueryKeyValue:
-    heads = _slice_heads(input[:, 0], range(0, input.shape[-1], TILE), TILE)
+    heads = _slice_heads(_pad_rows(input)[:, 0], range(0, input.shape[-1], TILE), TILE)
     return heads, heads, heads
 
 
@@ -205,3 +210,9 @@ def split_thirds(
     input_tensor: Tensor, compute_with_storage_grid_size: object, *, num_heads: int = 16, **_: Any
 ) -> QueryKeyValue:
     return _split(input_tensor[:, 0], None, num_heads, num_heads, transpose_k=True)
+
+
+def create_q_heads_split(input: Tensor, *, num_heads: int, split_head_dim: int) -> tuple[Tensor, Tensor]:
+    batch, _, rows, width = input.shape
+    heads = input.reshape(batch, rows, num_heads, width // num_heads).permute(0, 2, 1, 3)
+    return heads[..., :split_head_dim], heads[..., split_head_dim:]

@@ -12,6 +12,8 @@ from torch.nn import functional as F
 
 Dims = int | Sequence[int] | None
 
+TILE = 32
+
 
 def argmax(input_tensor: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     if dim is None:
@@ -112,7 +114,13 @@ var, std = _variance(torch.var), _variance(torch.std)
 
 
 def fast_reduce_nc(input: Tensor, dims: Sequence[int] = ()) -> Tensor:
-    return input.sum(tuple(dims), keepdim=True)
+    rows, columns = (-n % TILE for n in input.shape[-2:])
+    return torch.nn.functional.pad(input, (0, columns, 0, rows)).sum(tuple(dims), keepdim=True)
+
+
+def fast_reduce_nc_split(input: Tensor, *, dim: int, split_output_width: int) -> tuple[Tensor, ...]:
+    total = input.sum(dim, keepdim=True)
+    return torch.split(total, [split_output_width, total.shape[-1] - split_output_width], dim=-1)
 
 
 def fast_reduce_experts(input_tensor: Tensor, dim: int, *, split_size: int, **_: Any) -> list[Tensor]:
@@ -137,3 +145,10 @@ def normalize_hw(x: Tensor) -> Tensor:
 
 def normalize_global(x: Tensor) -> Tensor:
     return F.layer_norm(x, x.shape, eps=0.0)
+
+
+def fast_reduce_experts_fused(
+    input_tensor: Tensor, indices: Tensor, mapping: Tensor, reduce_dim: int, *, split_size: int, **_: Any
+) -> list[Tensor]:
+    """Without scores: the sum alone."""
+    return fast_reduce_experts(input_tensor, reduce_dim, split_size=split_size)

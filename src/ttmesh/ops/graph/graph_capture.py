@@ -28,8 +28,7 @@ from ttmesh.ops.graph.device_operations import name_device_operations, print_arg
 from ttmesh.ops.graph.graph_queries import Node
 from ttmesh.tensor.calls.gate import Gate
 from ttmesh.tensor.calls.launch_op import tensors_in
-from ttmesh.tensor.calls.operation import Call, Operation
-from ttmesh.tensor.calls.plan import OUTPUTS, Plan
+from ttmesh.tensor.calls.plan import Plan
 from ttmesh.tensor.observer import LaunchedProgram, Step, Watcher, observer
 from ttmesh.tensor.spec.memory_config import cpp
 from ttmesh.tensor.tensor import Tensor
@@ -177,20 +176,17 @@ class GraphRecorder(Watcher):
         return body
 
     def after_run(self, step: Step) -> None:
-        """End the device operation."""
+        """End the device operation, with its circular buffers."""
+        self._add_circular_buffers(step)
         if self._launched and self._launched[-1] is step.plan:
             self._launched.pop()
             self.function_end()
 
-    def after_launch(self, operation: Operation, arguments: dict[str, Any], result: Any) -> None:
-        """Add the circular buffers of a device operation."""
-        if operation.scratch is None:
-            return
-        targets = OUTPUTS if operation.outputs is None else operation.outputs
-        tensors = tensors_in({name: value for name, value in arguments.items() if name not in targets})
-        mesh = next((tensor.device() for tensor in tensors), None)
-        size = operation.scratch(Call(operation.name, mesh, arguments, tensors)) if mesh is not None else 0
-        if mesh is None or not size:
+    def _add_circular_buffers(self, step: Step) -> None:
+        """Add the circular buffers of a plan's programs, those of the largest as one."""
+        size = step.plan.circular_buffer_bytes
+        mesh = next((tensor.device() for tensor in tensors_in({"result": step.result})), None) if size else None
+        if mesh is None:
             return
         device = {"device_id": mesh.id()}
         grid = mesh.compute_with_storage_grid_size()

@@ -7,11 +7,19 @@ from math import prod
 
 import torch
 
+TILE = 32
+
 
 def equalize_ranks(tensors: Sequence[torch.Tensor], lane_axes: int) -> list[torch.Tensor]:
     """The tensors with equal local ranks, by dims of length 1 inserted after the mesh dims, ready to broadcast."""
     rank = max(tensor.dim() for tensor in tensors)
     return [_with_rank(tensor, rank, lane_axes) for tensor in tensors]
+
+
+def pad_to_tiles(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor with zeros behind its rows and columns up to whole tiles."""
+    rows, columns = (-extent % TILE for extent in tensor.shape[-2:])
+    return torch.nn.functional.pad(tensor, (0, columns, 0, rows)) if rows or columns else tensor
 
 
 def common_mesh_dims(tensors: Sequence[torch.Tensor], lane_axes: int) -> tuple[int, ...]:

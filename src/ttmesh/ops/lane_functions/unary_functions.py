@@ -141,8 +141,18 @@ def leaky_relu(x: Tensor, negative_slope: float) -> Tensor:
 
 def rotate90(x: Tensor) -> Tensor:
     """Pairs (re, im) in the last dim times i: (-im, re)."""
-    pairs = x.reshape(*x.shape[:-1], -1, 2)
-    return torch.stack((-pairs[..., 1], pairs[..., 0]), dim=-1).reshape(x.shape)
+    width = x.shape[-1]
+    whole = torch.nn.functional.pad(x, (0, width % 2)) if width % 2 else x  # the last one pairs with the padding
+    pairs = whole.reshape(*whole.shape[:-1], -1, 2)
+    return torch.stack((-pairs[..., 1], pairs[..., 0]), dim=-1).reshape(whole.shape)[..., :width]
+
+
+def bitwise_not(x: Tensor) -> Tensor:
+    """All bits turned over; of floats, those of their bfloat16 or float32."""
+    if not x.dtype.is_floating_point:
+        return torch.bitwise_not(x)
+    bits = torch.int32 if x.dtype is torch.float32 else torch.int16
+    return torch.bitwise_not(x.view(bits)).view(x.dtype)
 
 
 def rdiv(x: Tensor, value: float, rounding_mode: str | None = None) -> Tensor:
@@ -158,7 +168,7 @@ def round_to(x: Tensor, decimals: int = 0) -> Tensor:
 # Functions without parameters, by the names of TT-NN's operations.
 PLAIN: dict[str, Function] = {
     "abs": torch.abs, "acos": torch.acos, "acosh": torch.acosh, "alt_complex_rotate90": rotate90, "asin": torch.asin,
-    "asinh": torch.asinh, "atan": torch.atan, "atanh": torch.atanh, "bitwise_not": torch.bitwise_not, "cbrt": cbrt,
+    "asinh": torch.asinh, "atan": torch.atan, "atanh": torch.atanh, "bitwise_not": bitwise_not, "cbrt": cbrt,
     "ceil": torch.ceil, "cos": torch.cos, "cosh": cosh, "deg2rad": torch.deg2rad, "digamma": torch.digamma,
     "eqz": lambda x: x == 0, "erf": torch.erf, "erfc": torch.erfc, "erfinv": torch.erfinv, "exp": torch.exp,
     "exp2": exp2, "expm1": torch.expm1, "floor": torch.floor, "frac": torch.frac, "gez": lambda x: x >= 0,

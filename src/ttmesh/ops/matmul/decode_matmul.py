@@ -10,7 +10,7 @@ from ttmesh.base.errors import require
 from ttmesh.chip.numerics import fpu
 from ttmesh.ops.catalogue.checks import require_tiles
 from ttmesh.ops.catalogue.definition import op
-from ttmesh.ops.catalogue.spec_rules import Inferred, make_like_rule
+from ttmesh.ops.catalogue.spec_rules import Inferred, make_like_rule, make_output_spec
 from ttmesh.ops.goldens import linear_algebra as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import equalize_ranks
 from ttmesh.tensor.calls.operation import Call
@@ -40,7 +40,12 @@ def attn_matmul(input_tensor_a: torch.Tensor, input_tensor_b: torch.Tensor) -> t
     return _matmul_per_user(input_tensor_a, input_tensor_b)
 
 
-@op("ttnn.experimental.group_attn_matmul", golden=goldens.attn_matmul, out=make_like_rule(layout=Layout.TILE))
+def _group_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    memory = DRAM_MEMORY_CONFIG if call["memory_config"] is None else None
+    return [make_output_spec(call, inferred[0][0], layout=Layout.TILE, memory_config=memory)]
+
+
+@op("ttnn.experimental.group_attn_matmul", golden=goldens.attn_matmul, out=_group_spec)
 def group_attn_matmul(input_tensor_a: torch.Tensor, input_tensor_b: torch.Tensor) -> torch.Tensor:
     """attn_matmul with groups of heads that share one kv head."""
     return _matmul_per_user(input_tensor_a, input_tensor_b)

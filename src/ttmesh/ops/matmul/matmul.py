@@ -28,7 +28,7 @@ from ttmesh.ops.matmul.matmul_rules import (
     output_tile,
     shape_of,
 )
-from ttmesh.ops.stages.matmul_stages import matmul_stages
+from ttmesh.ops.stages.matmul_stages import addmm_stages, matmul_stages
 from ttmesh.tensor import operators
 from ttmesh.tensor.calls.operation import Call, Case
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
@@ -296,7 +296,7 @@ def _addmm_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [TensorSpec(inferred[0][0], call["dtype"] or a.dtype, Layout.TILE, tile=tile, memory_config=memory)]
 
 
-@op("ttnn.addmm", golden=goldens.addmm, out=_addmm_spec, check=_check_addmm, fpu=resolve_addmm)
+@op("ttnn.addmm", golden=goldens.addmm, out=_addmm_spec, check=_check_addmm, stages=addmm_stages, fpu=resolve_addmm)
 def addmm(
     input_tensor: torch.Tensor,
     mat1_tensor: torch.Tensor,

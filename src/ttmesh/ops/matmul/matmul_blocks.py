@@ -1,4 +1,4 @@
-"""How many tiles of K a matmul processes at a time; follows TT-NN's choice of a program if the call names none.
+"""The blocks that a matmul is divided into; follows TT-NN's choice of a program if the call names none.
 
 The sizes were compared with the circular buffers that TT-NN 0.81.1 lays out.
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import gcd, prod
 
 from ttmesh.base.cores import CoreCoord, CoreGrid
-from ttmesh.base.dtypes import BufferType, DataType, TensorMemoryLayout
+from ttmesh.base.dtypes import BufferType, DataType, ShardOrientation, TensorMemoryLayout
 from ttmesh.chip.formats.tiles import Tile, tile_bytes
 from ttmesh.ops.configs.matmul_program_configs import MatmulMultiCoreProgramConfig, ProgramConfig
 from ttmesh.tensor.spec.memory_config import MemoryConfig
@@ -78,59 +78,94 @@ class MatmulCase:
         return needed < self.l1_bytes
 
 
+@dataclass(frozen=True)
+class MatmulBlocks:
+    """How a program divides the work: tiles of K at a time, the block of the result that they make, a core's whole part."""
+
+    depth: int
+    height: int
+    width: int
+    core_height: int
+    core_width: int
+    by_rows: bool = False  # every core has rows of A of its own
+
+
 def tiles_per_block(case: MatmulCase, program_config: ProgramConfig | None) -> int | None:
     """Tiles of K per block; None where one program takes all of K tile by tile."""
     if program_config is not None:
         return None if isinstance(program_config, MatmulMultiCoreProgramConfig) else program_config.in0_block_w
+    blocks = choose_blocks(case)
+    return None if blocks is None else blocks.depth
+
+
+def choose_blocks(case: MatmulCase) -> MatmulBlocks | None:
+    """The blocks of a call without a program config; None where one program takes all of K tile by tile."""
     if case.a.memory_config.shard_spec is not None:
-        return _block_of_sharded(case)
+        return _blocks_of_sharded(case)
     if case.core_grid is not None:
-        return _block_of_core_grid(case, case.core_grid)
-    return _block_of_interleaved(case, case.device_grid)
+        return _blocks_of_core_grid(case, case.core_grid)
+    return _blocks_of_interleaved(case, case.device_grid)
 
 
-def _block_of_sharded(case: MatmulCase) -> int:
+def _blocks_of_sharded(case: MatmulCase) -> MatmulBlocks:
     memory = case.a.memory_config
     assert memory.shard_spec is not None, "the caller checks that A is sharded"
-    width = max(1, memory.shard_spec.shape[1] // TILE)
+    height, width = (max(1, extent // TILE) for extent in memory.shard_spec.shape)
     if case.batch_b > 1:
-        return width
+        return MatmulBlocks(width, height, case.n, height, case.n, by_rows=True)
     if memory.memory_layout is TensorMemoryLayout.HEIGHT_SHARDED:
-        return case.k
+        return _fit_blocks(case, height, case.n, case.k, by_rows=True)
     grid = memory.shard_spec.grid.bounding_box().grid_size()
     if memory.memory_layout is TensorMemoryLayout.BLOCK_SHARDED and grid.x > 1 and grid.y > 1:
-        return gcd(width, case.k) if case.k // width in (grid.x, grid.y) else 1
-    return gcd(width, case.k)
+        depth = gcd(width, case.k) if case.k // width in (grid.x, grid.y) else 1
+        across, down = (
+            (grid.y, grid.x) if memory.shard_spec.orientation is ShardOrientation.COL_MAJOR else (grid.x, grid.y)
+        )
+        return _fit_blocks(case, div_up(case.batch_a * case.m, down), div_up(case.n, across), depth)
+    cores = memory.shard_spec.num_cores()
+    return _fit_blocks(case, case.batch_a * case.m, div_up(case.n, cores), gcd(width, case.k))
 
 
-def _block_of_core_grid(case: MatmulCase, grid: CoreGrid) -> int | None:
+def _blocks_of_core_grid(case: MatmulCase, grid: CoreGrid) -> MatmulBlocks | None:
     if case.batch_b > 1:
-        return 1 if case.fits(case.m, case.n, 1) else _block_of_interleaved(case, CoreCoord(grid.x, grid.y))
-    height, width = case.batch_a * case.m, case.n
+        if case.fits(case.m, case.n, 1):
+            return MatmulBlocks(1, case.m, case.n, case.m, case.n, by_rows=True)
+        return _blocks_of_interleaved(case, CoreCoord(grid.x, grid.y))
+    height, width, cores = case.batch_a * case.m, case.n, grid.x * grid.y
     if _is_narrow(height, width, all_dram=False) or 1 in (case.k, case.m, case.n):
-        return _divisor(case.k, div_up(case.k, grid.x * grid.y))
-    return _divisor(case.k, 4)
+        depth, tall = _divisor(case.k, div_up(case.k, cores)), height > width
+        down, across = (div_up(height, cores), width) if tall else (height, div_up(width, cores))
+        return _fit_blocks(case, down, across, depth, by_rows=tall)
+    return _fit_blocks(case, div_up(height, grid.y), div_up(width, grid.x), _divisor(case.k, 4))
 
 
-def _block_of_interleaved(case: MatmulCase, grid: CoreCoord) -> int | None:
+def _blocks_of_interleaved(case: MatmulCase, grid: CoreCoord) -> MatmulBlocks | None:
     memories = (case.a.memory_config, case.b.memory_config, case.out)
     interleaved = all(memory.memory_layout is TensorMemoryLayout.INTERLEAVED for memory in memories)
     all_dram = all(memory.buffer_type is BufferType.DRAM for memory in memories)
-    two = 2 if case.k % 2 == 0 else 1
-    if interleaved and (_is_narrow(case.m, case.n, all_dram=all_dram) or (case.batch_a == 1 and case.batch_b > 1)):
-        return two
+    two, cores = 2 if case.k % 2 == 0 else 1, grid.x * grid.y
+    one_a = case.batch_a == 1 and case.batch_b > 1
+    if interleaved and (_is_narrow(case.m, case.n, all_dram=all_dram) or one_a):
+        if case.n > case.m and not one_a:
+            return _fit_blocks(case, case.m, div_up(case.n, cores), two)
+        return _fit_blocks(case, div_up(case.m, cores), case.n, two, by_rows=True)
     if interleaved and all_dram:
         preferred = case.k // grid.x if case.k % grid.x == 0 else 1
-        return _largest_that_fits(case, div_up(case.m, grid.y), div_up(case.n, grid.x), preferred)
+        return _fit_blocks(case, div_up(case.m, grid.y), div_up(case.n, grid.x), preferred, adjusts_depth=True)
     factor = LARGEST_FACTOR
     while factor > 1 and not case.fits(factor, factor, 2):
         factor //= 2
     blocks_down, blocks_across = div_up(case.m, factor), div_up(case.n, factor)
     several_blocks = blocks_down > 1 or blocks_across > 1
     fits_grid = blocks_down <= grid.y and blocks_across <= grid.x
-    if case.out.is_sharded() or (several_blocks and fits_grid):
-        return two
-    return None
+    if not (case.out.is_sharded() or (several_blocks and fits_grid)):
+        return None
+    layout = case.out.memory_layout
+    if (blocks_down == 1 and several_blocks) or layout is TensorMemoryLayout.WIDTH_SHARDED:
+        return _fit_blocks(case, case.m, div_up(case.n, cores), two)
+    if (blocks_across == 1 and several_blocks) or layout is TensorMemoryLayout.HEIGHT_SHARDED:
+        return _fit_blocks(case, div_up(case.m, cores), case.n, two, by_rows=True)
+    return MatmulBlocks(two, factor, factor, factor, factor)
 
 
 def _is_narrow(height: int, width: int, *, all_dram: bool) -> bool:
@@ -144,21 +179,24 @@ def _divisor(number: int, most: int) -> int:
     return next(size for size in range(min(most, number), 0, -1) if number % size == 0)
 
 
-def _largest_that_fits(case: MatmulCase, m: int, n: int, k: int) -> int:
-    """The largest block of K that fits beside the largest possible block of the result."""
-    if case.fits(m, n, k):
-        return k
+def _fit_blocks(
+    case: MatmulCase, m: int, n: int, depth: int, *, by_rows: bool = False, adjusts_depth: bool = False
+) -> MatmulBlocks:
+    """The largest block of the result that fits; K is divided further only where it is adjusted."""
+    if case.fits(m, n, depth):
+        return MatmulBlocks(depth, m, n, m, n, by_rows)
     squarest_blocks: dict[int, tuple[int, int]] = {}
     for rows in _factors(m):
         for columns in _factors(n):
             best = squarest_blocks.get(rows * columns)
             if best is None or _ratio(*best) >= _ratio(rows, columns):
                 squarest_blocks[rows * columns] = rows, columns
+    depths = [part for part in range(depth, 0, -1) if depth % part == 0] if adjusts_depth else [depth]
     for size in sorted(squarest_blocks, reverse=True):
-        for depth in range(k, 0, -1):
-            if k % depth == 0 and case.fits(*squarest_blocks[size], depth):
-                return depth
-    return 1
+        for part in depths:
+            if case.fits(*squarest_blocks[size], part):
+                return MatmulBlocks(part, *squarest_blocks[size], m, n, by_rows)
+    return MatmulBlocks(1 if adjusts_depth else depth, 1, 1, m, n, by_rows)
 
 
 def _factors(number: int) -> list[int]:

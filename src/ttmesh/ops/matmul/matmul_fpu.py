@@ -42,7 +42,8 @@ def fpu_matmul_of(
         if exact:
             dest = exact_matmul.dest_of_lanes(left, right, config)
         else:
-            dest = realistic_matmul.dest_of_lanes(left, right, config, gemm=_gemm)
+            packed = config.out_dtype is bfloat16 and bias is None and activation is None
+            dest = realistic_matmul.dest_of_lanes(left, right, config, gemm=_gemm, packed=packed)
         if bias is not None and bias_dtype is not None:
             result, row = equalize_ranks([dest, bias], axes)
             dest = _add_bias(result, row, bias_dtype, config) if exact else result + row.float()

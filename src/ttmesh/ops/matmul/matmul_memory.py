@@ -1,7 +1,7 @@
 """L1 memory of a matmul: circular buffers per core, and the shards of a sharded output.
 
-Sizes as in the program factories of tt-metal e4f9f0b. Without a program config TT-NN chooses blocks that fit; then only
-the double buffers of single tiles are counted.
+Sizes as in the program factories of tt-metal e4f9f0b. Without a program config TT-NN chooses blocks that fit
+(matmul_blocks.py).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from ttmesh.ops.configs.matmul_program_configs import (
     ProgramConfig,
     corner,
 )
+from ttmesh.ops.matmul.matmul_blocks import MatmulBlocks, MatmulCase, choose_blocks
 from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
 from ttmesh.tensor.spec.shard_config import div_up
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -106,44 +107,68 @@ def _block(config: Blocked) -> tuple[int, int]:
 
 def circular_buffer_bytes(
     config: ProgramConfig | None,
-    a: TensorSpec,
-    b: TensorSpec,
+    case: MatmulCase,
     bias: TensorSpec | None,
     kernel: WormholeComputeKernelConfig | None,
     *,
-    out_dtype: DataType,
-    out_sharded: bool,
-    transpose_a: bool,
-    transpose_b: bool,
+    banks: int,
 ) -> int:
     """Bytes per core of the circular buffers that are not laid over a tensor's own shards."""
+    a, b, out_dtype, out_sharded = case.a, case.b, case.out_dtype, case.out.is_sharded()
     tile_a, tile_b = tile_bytes(a.dtype, a.tile), tile_bytes(b.dtype, b.tile)
-    tile = Tile((a.tile.tile_shape[1 if transpose_a else 0], b.tile.tile_shape[0 if transpose_b else 1]))
+    tile = Tile((a.tile.tile_shape[1 if case.transpose_a else 0], b.tile.tile_shape[0 if case.transpose_b else 1]))
     tile_out = tile_bytes(out_dtype, tile)
-    if config is None or isinstance(config, MatmulMultiCoreProgramConfig):
+    blocks = _given_blocks(config, case) if config is not None else choose_blocks(case)
+    if blocks is None:
         return 2 * (tile_a + tile_b + tile_out)
-    e = extents(a, b, transpose_a, transpose_b)
-    height, width = _block(config)
-    steps = e.k // config.in0_block_w
+    e = extents(a, b, case.transpose_a, case.transpose_b)
+    in_dram_shards = isinstance(config, DramSharded)
+    height, width, steps = blocks.height, blocks.width, e.k // blocks.depth
+    fp32_dest = kernel is not None and kernel.fp32_dest_acc_en
+    if in_dram_shards:
+        height, width = blocks.height, div_up(e.n, banks)
     depth = 2 if steps * e.batch > 1 else 1
     depth_b = 3 if isinstance(config, MatmulMultiCoreReuseMultiCastDRAMShardedProgramConfig) and depth > 1 else depth
-    by_rows = isinstance(config, MatmulMultiCoreReuseMultiCast1DProgramConfig) and not config.mcast_in0
-    in_place = by_rows or isinstance(config, MatmulMultiCoreReuseProgramConfig)
-    in0 = 0 if in_place and _in_l1_shards(a) else height * config.in0_block_w * depth * tile_a
-    in1 = 0 if _in_l1_shards(b) else width * config.in0_block_w * depth_b * tile_b
-    fp32_dest = kernel is not None and kernel.fp32_dest_acc_en
+    in0 = height * blocks.depth * depth * tile_a
+    if blocks.by_rows and _in_l1_shards(a):
+        shard = a.memory_config.shard_spec
+        wide = e.k if shard is None else shard.shape[1] // a.tile.tile_shape[1]
+        in0 = 0 if wide == blocks.depth and height == blocks.core_height else blocks.core_height * wide * tile_a
+    in1 = 0 if _in_l1_shards(b) else width * blocks.depth * depth_b * tile_b
+    if in_dram_shards:
+        width = _pad_to_subblocks(width, 4 if fp32_dest else 8) if height == 1 else width
     partial_dtype = DataType.FLOAT32 if fp32_dest else out_dtype
-    if not fp32_dest and kernel is not None and kernel.packer_l1_acc and steps > 1:
-        partial_dtype = DataType.BFLOAT16
-    block_tiles = height * width
+    if not fp32_dest and steps > 1 and (kernel is None or kernel.packer_l1_acc):
+        partial_dtype = DataType.BFLOAT16 if out_dtype is not DataType.FLOAT32 or kernel is not None else out_dtype
+    block_tiles, own_result = height * width, not out_sharded or in_dram_shards
     own_buffer = partial_dtype is not out_dtype or (
-        out_sharded and config.per_core_M != height
+        out_sharded and not in_dram_shards and (blocks.core_height, blocks.core_width) != (height, width)
     )  # not over the output's buffer
     partial = block_tiles * tile_bytes(partial_dtype, tile) if own_buffer else 0
-    result = 0 if out_sharded else block_tiles * tile_out  # a sharded output is its own circular buffer
+    result = block_tiles * tile_out if own_result else 0  # a sharded output is its own circular buffer
     bias_bytes = 0 if bias is None or _in_l1_shards(bias) else width * tile_bytes(bias.dtype, bias.tile)
-    transposed_bytes = in0 if transpose_a else 0
+    transposed_bytes = in0 if case.transpose_a else 0
     return in0 + in1 + partial + result + bias_bytes + transposed_bytes
+
+
+def _given_blocks(config: ProgramConfig, case: MatmulCase) -> MatmulBlocks | None:
+    if isinstance(config, MatmulMultiCoreProgramConfig):
+        return None
+    height, width = _block(config)
+    by_rows = isinstance(config, MatmulMultiCoreReuseProgramConfig) or (
+        isinstance(config, MatmulMultiCoreReuseMultiCast1DProgramConfig) and not config.mcast_in0
+    )
+    return MatmulBlocks(config.in0_block_w, height, width, config.per_core_M, config.per_core_N, by_rows)
+
+
+def _pad_to_subblocks(width: int, largest: int) -> int:
+    """Columns of a block as subblocks of equal width cover them: as few subblocks as possible."""
+    own = max(n for n in range(1, largest + 1) if width % n == 0)
+    count, wide = width // own, own
+    for size in range(own + 1, largest + 1):
+        if -(-width // size) < count:
+            count, wide = -(-width // size), size
+    return count * wide
 
 
 def _in_l1_shards(spec: TensorSpec) -> bool:

@@ -8,16 +8,18 @@ from typing import Any
 
 from ttmesh.base.core_work import num_cores_to_corerangeset
 from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
-from ttmesh.base.dtypes import Layout, TensorMemoryLayout
+from ttmesh.base.dtypes import BufferType, Layout, TensorMemoryLayout
 from ttmesh.base.errors import ShapeError, require
-from ttmesh.chip.formats.tiles import Tile
+from ttmesh.chip.formats.tiles import Tile, tile_bytes
 from ttmesh.ops.catalogue.checks import require_dtype
 from ttmesh.ops.catalogue.input_rules import FLOATS
 from ttmesh.ops.catalogue.spec_rules import Inferred, fit_shards
 from ttmesh.ops.configs.activations import as_unary
 from ttmesh.ops.configs.matmul_program_configs import MatmulMultiCoreReuseMultiCast1DProgramConfig, ProgramConfig
+from ttmesh.ops.matmul.matmul_blocks import MatmulCase
 from ttmesh.ops.matmul.matmul_memory import check_blocks, circular_buffer_bytes, extents, output_shards
 from ttmesh.tensor.calls.operation import Call
+from ttmesh.tensor.calls.program_buffers import find_free_l1
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig, ShardSpec
 from ttmesh.tensor.spec.shard_config import div_up
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -175,14 +177,23 @@ def circular_buffers(call: Call) -> int:
         return 0
     given = call.outputs[0] if call.outputs else None
     memory = given.memory_config() if given is not None else call["memory_config"] or DRAM_MEMORY_CONFIG
-    return circular_buffer_bytes(
-        call["program_config"],
+    kernel, bias = call["compute_kernel_config"], call["bias"]
+    bias_spec = bias.spec if isinstance(bias, Tensor) else None
+    shards = memory.shard_spec if memory.is_l1() and given is None else None
+    dtype = given.dtype if given is not None else call["dtype"] or a.dtype
+    held = 0 if shards is None else prod(div_up(extent, 32) for extent in shards.shape) * tile_bytes(dtype, a.tile)
+    case = MatmulCase(
         a,
         b,
-        call["bias"].spec if isinstance(call["bias"], Tensor) else None,
-        call["compute_kernel_config"],
-        out_dtype=given.dtype if given is not None else call["dtype"] or a.dtype,
-        out_sharded=memory.is_sharded(),
-        transpose_a=bool(call["transpose_a"]),
-        transpose_b=bool(call["transpose_b"]),
+        bool(call["transpose_a"]),
+        bool(call["transpose_b"]),
+        memory,
+        dtype,
+        kernel is not None and kernel.fp32_dest_acc_en,
+        None if bias_spec is None else bias_spec.dtype,
+        call["core_grid"],
+        call.mesh.compute_with_storage_grid_size(),
+        find_free_l1(call.mesh) - held,  # TT-NN chooses blocks once the result is allocated
     )
+    banks = call.mesh.heap.map.banks[BufferType.DRAM].count
+    return circular_buffer_bytes(call["program_config"], case, bias_spec, kernel, banks=banks)

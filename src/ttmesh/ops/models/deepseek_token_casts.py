@@ -41,7 +41,7 @@ def _check_device_and_memory(call: Call, operation: str) -> None:
 def _check_cast_to(call: Call) -> None:
     x, name = call.specs[0], "per_token_cast_to_fp8"
     _check_device_and_memory(call, name)
-    wrong = "input_tensor must be DRAM interleaved"
+    wrong = "per_token_cast_to_fp8: input_tensor must be DRAM interleaved"
     require(x.memory_config == DRAM_MEMORY_CONFIG, wrong, "DRAM_MEMORY_CONFIG", "Move it with ttnn.to_memory_config.")
     wrong = f"{name}: input dtype must be BFLOAT16 or FLOAT32, got {x.dtype}"
     require(x.dtype in FLOAT_FORMATS, wrong, "bfloat16 or float32", "Convert it with ttnn.typecast.")

@@ -171,6 +171,8 @@ def _check_scan(call: Call) -> None:
     names = ("L_unit", "v_beta_sc", "k_bd_sc", "intra_attn", "q_decay", "k_decay_t", "dl_exp", "L_inv")
     for name, spec in zip(names, call.specs, strict=False):
         require_layout(spec, Layout.TILE, f"{name} must be tiled")
+        wrong = f"{name} must be in DRAM"
+        require(spec.memory_config.is_dram(), wrong, "DRAM", "Move it with ttnn.to_memory_config.")
         wrong = f"{name} must be float32, got {spec.dtype}"
         require_dtype(spec, DataType.FLOAT32, wrong)
         wrong = f"{name} rank mismatch: {len(spec.shape)} vs 4"

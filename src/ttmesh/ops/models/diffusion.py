@@ -7,6 +7,7 @@ from collections.abc import Callable
 from torch import Tensor as Lanes
 from torch.nn import functional as F
 
+from ttmesh.base.errors import require
 from ttmesh.chip.numerics import fpu
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.configs.activations import Activation, apply
@@ -19,10 +20,17 @@ from ttmesh.tensor.calls.operation import Call
 GOLDEN_ACTIVATIONS: dict[str, Callable[[Lanes], Lanes]] = {"SILU": F.silu, "GELU": F.gelu, "RELU": F.relu}
 
 
+def _check_norm(call: Call) -> None:
+    check_parameters(call)
+    memory = call["memory_config"]
+    kept = not call.specs[0].memory_config.is_sharded() or memory is None or memory.is_sharded()
+    require(kept, "Sharded inputs require sharded outputs.", "a sharded memory_config", "Leave memory_config out.")
+
+
 @op(
     "ttnn.experimental.dit_rms_norm_unary_fused",
     golden=goldens.rms_norm_with_activation,
-    check=check_parameters,
+    check=_check_norm,
     min_rank=1,
 )
 def dit_rms_norm_unary_fused(

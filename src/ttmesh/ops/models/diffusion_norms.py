@@ -13,6 +13,7 @@ from ttmesh.ops.attention.attention_heads import to_heads
 from ttmesh.ops.attention.rotary_embedding import apply_pair_rotary
 from ttmesh.ops.catalogue.checks import require_dtype, require_layout
 from ttmesh.ops.catalogue.definition import op
+from ttmesh.ops.catalogue.operand_rules import wide_destination
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import normalization as goldens
 from ttmesh.tensor.calls.operation import Call
@@ -119,7 +120,15 @@ def _check_layer_post(call: Call) -> None:
     if weight is not None:
         wrong = "Beta must be provided when gamma is provided."
         require(bias is not None, wrong, "bias=", "Pass bias too, or leave both out.")
+    _WIDE.check(call)
     _check_accumulation(call, x, "post")
+
+
+_WIDE = wide_destination(
+    "input_tensor",
+    "dit_layernorm_post_all_gather with Float32 input requires fp32_dest_acc_en=true in the compute kernel config; "
+    "otherwise precision is silently lost in the unpacker format conversion.",
+)
 
 
 def _expand_terms(values: Lanes, width: int, lane_axes: int) -> Lanes:

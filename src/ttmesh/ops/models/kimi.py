@@ -235,7 +235,7 @@ def _check_norm(call: Call) -> None:
         _require(
             NORM,
             spec.dtype in allowed,
-            f"{name} has unsupported dtype {spec.dtype.name}",
+            f"{name} has unsupported dtype DataType::{spec.dtype.name}",
             one_of(allowed),
             "Convert it with ttnn.typecast.",
         )
@@ -300,7 +300,8 @@ def _check_norm(call: Call) -> None:
 
 def _norm_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     dtype = call["output_dtype"] or DataType.FLOAT32
-    return [make_output_spec(call, inferred[0][0], dtype=dtype, layout=Layout.TILE)]
+    memory = DRAM_MEMORY_CONFIG if call["memory_config"] is None else None
+    return [make_output_spec(call, inferred[0][0], dtype=dtype, layout=Layout.TILE, memory_config=memory)]
 
 
 @op(

@@ -6,13 +6,14 @@ import torch
 from torch import Tensor as Lanes
 
 from ttmesh.base.dtypes import DataType, Layout
-from ttmesh.base.errors import MeshError
+from ttmesh.base.errors import MeshError, require
 from ttmesh.chip.numerics import fpu
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.device_programs import like_written, no_programs
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import training as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims
+from ttmesh.ops.stages.moreh_stages import nll_loss_stages
 from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -46,7 +47,12 @@ def _compute_losses(x: Lanes, target: Lanes, weight: Lanes | None, ignore_index:
     return -log_probabilities * _gather_weights(target, weight, classes, ignore_index, lane_axes)
 
 
-@device_operation("ttnn.moreh_nll_loss", runtime=("ignore_index",))
+def _check_loss(call: Call) -> None:
+    wrong = "input tensor type must be bfloat16"
+    require(call.specs[0].dtype is DataType.BFLOAT16, wrong, "bfloat16", "Convert it with ttnn.typecast.")
+
+
+@device_operation("ttnn.moreh_nll_loss", check=_check_loss, runtime=("ignore_index",), stages=nll_loss_stages)
 def _compute_loss(
     input: Lanes, target: Lanes, weight: Lanes | None, reduction: str, ignore_index: int, lane_axes: int
 ) -> Lanes:
@@ -164,6 +170,10 @@ def _run_backward(
     *,
     reduced: bool,
 ) -> Tensor:
+    for operand, tensor in (("output_grad", grad), ("weight", weight), ("divisor", divisor), ("input_grad", output)):
+        if tensor is not None:
+            wrong = f"Invalid {operand}_tensor dtype DataType::{tensor.dtype.name}"
+            require(tensor.dtype is DataType.BFLOAT16, wrong, "bfloat16", "Convert it with ttnn.typecast.")
     classes = output.shape[1] if output is not None else weight.shape.volume() if weight is not None else None
     if classes is None:
         raise MeshError(

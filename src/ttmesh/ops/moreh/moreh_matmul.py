@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
@@ -121,8 +121,25 @@ def _dot_gradient(grad: torch.Tensor, other: torch.Tensor, like_: torch.Tensor, 
     return grad.float() * other.float()
 
 
+def _check_gradient(call: Call) -> None:
+    products = ("ttnn.moreh_left", "ttnn.moreh_right", "ttnn.moreh_weight")
+    taken = call.name not in products or call.specs[0].dtype is DataType.BFLOAT16
+    wrong = "moreh_matmul input only supports specific data types. [BFLOAT16]"
+    require(taken, wrong, "bfloat16", "Convert it with ttnn.typecast.")
+
+
+def _gradient_programs(call: Call) -> tuple[Hashable, ...]:
+    """The product, and the sum over the batches along which the operand was broadcast."""
+    own = (call.name, call.specs)
+    batches = [[*[1] * (8 - len(spec.shape)), *spec.shape][:-2] for spec in call.specs]
+    broadcast = call.name != "ttnn.moreh_bias" and any(max(a, b) > c for a, b, c in zip(*batches, strict=True))
+    return (own, (*own, "sum")) if broadcast else (own,)
+
+
 def _define_gradient(name: str, lane: Any) -> DeviceOperation:
-    return device_operation(name, out=make_like_rule(2), outputs=("output",))(lane)
+    return device_operation(
+        name, out=make_like_rule(2), outputs=("output",), programs=_gradient_programs, check=_check_gradient
+    )(lane)
 
 
 _OPERATIONS = {
@@ -207,14 +224,15 @@ def moreh_dot_backward(
     other_grad: Tensor | None,
     memory_config: MemoryConfig | None,
 ) -> list[Tensor | None]:
-    """The gradients of a dot product's vectors: those with an output tensor, or both if there is none."""
-    compute_both = input_grad is None and other_grad is None
+    """The gradients of a dot product's vectors: those with an output tensor."""
+    for tensor in (output_grad, input, other):
+        require_dtype(tensor, (DataType.BFLOAT16, DataType.BFLOAT8_B), "Unsupported data format")
     return [
         compute_gradient("times", output_grad, other, input, input_grad, memory_config)
-        if compute_both or input_grad is not None
+        if input_grad is not None
         else None,
         compute_gradient("times", output_grad, input, other, other_grad, memory_config)
-        if compute_both or other_grad is not None
+        if other_grad is not None
         else None,
     ]
 
@@ -276,6 +294,8 @@ def _gather_elements(
 
 
 def _check_getitem(call: Call) -> None:
+    taken = (DataType.INT32, DataType.BFLOAT16)
+    require_dtype(call.specs[0], taken, "Input tensor must be of type INT32 or BFLOAT16!")
     for index in call["index_tensors"]:
         require_dtype(index, DataType.INT32, "Index tensor must be of type INT32!")
     rank = len(call.specs[0].shape)

@@ -166,13 +166,15 @@ def moreh_layer_norm_backward(
     beta_grad: Tensor | None,
     memory_config: MemoryConfig | None,
 ) -> list[Tensor | None]:
-    """Gradients of the input, and of gamma and beta if tensors for them are given."""
+    """Gradients of the input, of gamma and of beta: those that tensors are given for, as in TT-NN."""
     rows = _count_rows(input, normalized_dims)
     _check_statistics(mean, rstd, rows)
-    result = _input_grad(
-        input=input, output_grad=output_grad, mean=mean, rstd=rstd, gamma=gamma, rows=rows, layer=True,
-        output_tensor=input_grad, memory_config=memory_config,
-    )  # fmt: skip
+    result = None
+    if input_grad is not None:
+        result = _input_grad(
+            input=input, output_grad=output_grad, mean=mean, rstd=rstd, gamma=gamma, rows=rows, layer=True,
+            output_tensor=input_grad, memory_config=memory_config,
+        )  # fmt: skip
     for scale, parameter_grad in ((True, gamma_grad), (False, beta_grad)):
         if parameter_grad is not None:
             _write_parameter_grad(

@@ -17,6 +17,8 @@ from ttmesh.ops.goldens import moreh as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims
 from ttmesh.ops.reduction.cumulative import accumulate
 from ttmesh.ops.reduction.reduce import Dims, reduced_count
+from ttmesh.ops.stages.moreh_stages import moreh_norm_stages, moreh_reduce_stages
+from ttmesh.ops.stages.order_stages import scan_stages
 from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -63,6 +65,7 @@ def _same_memory_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     golden=goldens.sum_,
     out=_same_memory_spec,
     outputs=("output",),
+    stages=moreh_reduce_stages("moreh_sum"),
 )
 def moreh_sum(input: torch.Tensor, dim: Dims, keepdim: bool, lane_axes: int) -> torch.Tensor:
     """The sum over one dim, several or all."""
@@ -114,6 +117,7 @@ def _check_mean(call: Call) -> None:
     check=_check_mean,
     out=_same_memory_spec,
     outputs=("output",),
+    stages=moreh_reduce_stages("moreh_mean"),
 )
 def moreh_mean(input: torch.Tensor, dim: Dims, keepdim: bool, divisor: int | None, lane_axes: int) -> torch.Tensor:
     """The mean over one dim, several or all; the divisor may be given."""
@@ -163,6 +167,7 @@ def moreh_mean_backward(
     golden=goldens.cumsum,
     out=tiled_spec,
     outputs=("output",),
+    stages=scan_stages("sum"),
 )
 def moreh_cumsum(input: torch.Tensor, dim: int, lane_axes: int) -> torch.Tensor:
     """Cumulative sum along a dim."""
@@ -174,6 +179,7 @@ def moreh_cumsum(input: torch.Tensor, dim: int, lane_axes: int) -> torch.Tensor:
     golden=goldens.cumsum_backward,
     out=tiled_spec,
     outputs=("input_grad",),
+    stages=scan_stages("sum", backwards=True),
 )
 def moreh_cumsum_backward(output_grad: torch.Tensor, dim: int, lane_axes: int) -> torch.Tensor:
     """The gradient of a cumulative sum: the cumulative sum from the other end."""
@@ -223,6 +229,7 @@ def _norm_programs(call: Call) -> tuple[Hashable, ...]:
     out=tiled_spec,
     outputs=("output",),
     programs=_norm_programs,
+    stages=moreh_norm_stages,
 )
 def moreh_norm(input: torch.Tensor, p: float, dim: Dims, keepdim: bool, lane_axes: int) -> torch.Tensor:
     """The p-norm over one dim, several or all."""

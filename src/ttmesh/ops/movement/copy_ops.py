@@ -131,6 +131,9 @@ def fill_implicit_tile_padding(input_tensor: Tensor, fill_value: float, memory_c
     """Fill the padding of tiles, in place except for block floats; lanes hold no padding, so the spec records the value."""
     has_no_padding = tuple(input_tensor.shape[-2:]) == tuple(input_tensor.padded_shape[-2:])
     moved = memory_config is not None and memory_config != input_tensor.memory_config()
+    in_rows = input_tensor.layout is Layout.ROW_MAJOR and any(extent % 32 for extent in input_tensor.shape[-2:])
+    wrong = "FillPad should only be used for tile layout"
+    require(not in_rows, wrong, "TILE layout", "Convert it with ttnn.to_layout.")
     if has_no_padding:
         return input_tensor
     if input_tensor.layout is Layout.TILE and input_tensor.dtype not in BLOCK_FLOATS and not moved:

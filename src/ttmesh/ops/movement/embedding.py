@@ -12,6 +12,7 @@ from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import gather_scatter as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import align_and_flatten, unflatten_lanes
+from ttmesh.ops.stages.conversion_stages import embedding_stages
 from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -76,7 +77,7 @@ def look_up_rows(ids: torch.Tensor, table: torch.Tensor, lane_axes: int) -> torc
         raise
 
 
-@op("ttnn.embedding", golden=goldens.embedding, check=_check, out=_spec)
+@op("ttnn.embedding", golden=goldens.embedding, check=_check, out=_spec, stages=embedding_stages)
 def embedding(input_tensor: torch.Tensor, weight: torch.Tensor, lane_axes: int) -> torch.Tensor:
     """The rows of the weight at these ids: [B, S] → [B, S, E], [S] → [S, E]."""
     rows = look_up_rows(input_tensor, weight.reshape(*weight.shape[:lane_axes], -1, weight.shape[-1]), lane_axes)

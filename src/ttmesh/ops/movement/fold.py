@@ -11,6 +11,7 @@ from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import movement as goldens
+from ttmesh.ops.stages.conversion_stages import fold_stages
 from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -90,7 +91,7 @@ def _fold_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [make_output_spec(call, inferred[0][0], dtype=dtype, layout=Layout.ROW_MAJOR, memory_config=memory)]
 
 
-@op("ttnn.fold", golden=goldens.fold, check=_check_fold, out=_fold_spec)
+@op("ttnn.fold", golden=goldens.fold, check=_check_fold, out=_fold_spec, stages=fold_stages)
 def fold(
     input: torch.Tensor,
     stride_h: int,

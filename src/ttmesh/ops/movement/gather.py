@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -13,6 +13,7 @@ from ttmesh.ops.catalogue.definition import alias, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_like_rule, make_output_spec
 from ttmesh.ops.goldens import gather_scatter as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims
+from ttmesh.ops.stages.conversion_stages import isin_stages, tosa_gather_stages
 from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -31,12 +32,19 @@ def _check_gather(call: Call) -> None:
     )
     require(len(index.shape) == rank, wrong, "equal ranks", "Reshape one with ttnn.unsqueeze_to_4D or ttnn.reshape.")
     normalize_dim(call["dim"], rank, f"gather: dim {call['dim']} is out of range for tensor rank {rank}")
+    inner = source.layout is Layout.TILE and rank > 0 and call["dim"] % rank != rank - 1
+    wrong = f"gather_codegen: index tensor must be of type UINT32 or UINT16. Got: DataType::{index.dtype.name}"
+    require(not inner or index.dtype in INDEX_TYPES, wrong, "uint32 or uint16", "Convert it with ttnn.typecast.")
     require_dtype(index, INDEX_TYPES, f"Index tensor must be of type UINT32 or UINT16. Got: {index.dtype}")
     wrong = (
         "Input tensor and index tensor must have the same layout. Got input layout: "
         f"{source.layout} and index layout: {index.layout}"
     )
     require(source.layout is index.layout, wrong, "equal layouts", "Convert one with ttnn.to_layout.")
+    short = rank == 1 and source.shape[0] == 1
+    wrong = "ShapeBase[] index out of range. 3 not in [-4, 2)" if short else "Can't convert shape rank"
+    plain = rank != 1 or source.layout is Layout.ROW_MAJOR
+    require(plain, wrong, "two dims or more", "Reshape both with ttnn.reshape.")
     require(
         not call["sparse_grad"], "Sparse gradient is not supported yet.", "sparse_grad=False", "Leave sparse_grad out."
     )
@@ -73,10 +81,17 @@ def _check_tosa(call: Call) -> None:
     require(index.dtype not in (DataType.UINT16, DataType.UINT8), wrong, "uint32", "Convert it with ttnn.typecast.")
 
 
+def _tosa_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    memory = call["index"].memory_config() if call["memory_config"] is None else None
+    return [make_output_spec(call, inferred[0][0], memory_config=memory)]
+
+
 @op(
     "ttnn.tosa_gather",
     golden=goldens.tosa_gather,
     check=_check_tosa,
+    out=_tosa_spec,
+    stages=tosa_gather_stages,
 )
 def tosa_gather(input: torch.Tensor, index: torch.Tensor, lane_axes: int) -> torch.Tensor:
     """Rows [N, K, C] by index [N, W] → [N, W, C]."""
@@ -219,7 +234,7 @@ def _check_isin(call: Call) -> None:
     for name, spec in (("Elements", elements), ("Test elements", test)):
         wrong = f"{name} tensor is sharded"
         require_interleaved(spec, wrong)
-    flattened = [spec for spec in call.specs[:2] if len(spec.shape) > 1 and spec.layout is Layout.TILE]
+    flattened = [spec for spec in call.specs[:2] if len(spec.shape) > 1]
     wrong = "Can only work with bfloat16/float32 or int32/uint32 tensors"
     taken = all(spec.dtype not in (DataType.UINT16, DataType.UINT8) for spec in flattened)
     require(taken, wrong, "formats that tiles are reshaped in", "Convert it with ttnn.typecast.")
@@ -233,24 +248,13 @@ def _check_isin(call: Call) -> None:
         )
 
 
-def _isin_programs(call: Call) -> tuple[Hashable, ...]:
-    """TT-NN untilizes and flattens inputs that need it, and restores the result's shape and layout."""
-    programs: list[Hashable] = [(call.name, call.specs, call["invert"])]
-    for spec in call.specs[:2]:
-        programs += [("to_layout", spec)] if spec.layout is Layout.TILE else []
-        programs += [("flatten", spec)] if len(spec.shape) > 1 else []
-    first = call.specs[0]
-    programs += [("unflatten", first)] if len(first.shape) > 1 else []
-    return (*programs, ("tilize", first)) if first.layout is Layout.TILE else tuple(programs)
-
-
 @op(
     "ttnn.experimental.isin",
     golden=goldens.isin,
     check=_check_isin,
     out=make_like_rule(dtype=DataType.UINT32),
     outputs=("out",),
-    programs=_isin_programs,
+    stages=isin_stages,
 )
 def isin(elements: torch.Tensor, test_elements: torch.Tensor, invert: bool, lane_axes: int) -> torch.Tensor:
     """All bits set if an element is among the test elements, else zero."""

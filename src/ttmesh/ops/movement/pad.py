@@ -29,6 +29,11 @@ def normalize_padding(padding: Sequence[Any], rank: int) -> tuple[tuple[int, int
 
 def _check_pad(call: Call) -> None:
     if call.specs[0].layout is Layout.TILE:
+        dtype = call.specs[0].dtype
+        wrong = "Cannot pad tilized tensor with specified format"
+        require(dtype is not DataType.BFLOAT4_B, wrong, "bfloat16 or float32", "Convert it with ttnn.typecast.")
+        wrong = f"Unsupported datatype DataType::{dtype.name}"
+        require(dtype is not DataType.UINT8, wrong, "bfloat16 or float32", "Convert it with ttnn.typecast.")
         wrong = "ttnn.pad: on device tile padding does not support front padding"
         require(
             all(before == 0 for before, _ in call["padding"]),

@@ -10,7 +10,7 @@ from ttmesh.base.dtypes import BufferType, Layout, TensorMemoryLayout
 from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.checks import normalize_dim
 from ttmesh.ops.catalogue.definition import op
-from ttmesh.ops.catalogue.spec_rules import Inferred, make_like_rule
+from ttmesh.ops.catalogue.spec_rules import Inferred, make_like_rule, make_output_spec
 from ttmesh.ops.goldens import movement as goldens
 from ttmesh.ops.movement.permuted_shards import permute_spec
 from ttmesh.ops.stages.movement_stages import permute_stages
@@ -200,11 +200,24 @@ def _check_hwc(call: Call) -> None:
     )
 
 
+def _hwc_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    """Shards of rows on the cores that hold the columns, unless the call says otherwise."""
+    x, shape = call.specs[0], inferred[0][0]
+    shards = x.memory_config.shard_spec
+    if call["memory_config"] is not None or shards is None:
+        return [make_output_spec(call, shape, layout=Layout.ROW_MAJOR)]
+    alignment = call.mesh.chip.l1_alignment // element_bytes(x.dtype)
+    width = -(-shape[-1] // alignment) * alignment
+    spec = ShardSpec(shards.grid, (shape[-2] // shards.num_cores(), width), shards.orientation)
+    config = MemoryConfig(TensorMemoryLayout.HEIGHT_SHARDED, x.memory_config.buffer_type, spec)
+    return [make_output_spec(call, shape, layout=Layout.ROW_MAJOR, memory_config=config)]
+
+
 @op(
     "ttnn.experimental.convert_to_hwc",
     golden=goldens.convert_to_hwc,
     check=_check_hwc,
-    out=make_like_rule(layout=Layout.ROW_MAJOR),
+    out=_hwc_spec,
 )
 def convert_to_hwc(input: torch.Tensor) -> torch.Tensor:
     """[1, B, C, HW] → [1, 1, B * HW, C], row-major."""

@@ -200,6 +200,13 @@ def reshape_on_device(
     wrong = f"Input tensor dtype must be BFLOAT16 or FLOAT32 but got DataType::{spec.dtype.name}"
     taken = spec.layout is Layout.ROW_MAJOR or not moves or spec.dtype in (DataType.BFLOAT16, DataType.FLOAT32)
     require(taken, wrong, "bfloat16 or float32", "Convert it with ttnn.typecast, or use ttnn.reshape.")
+    held, needed = prod(spec.padded_shape), prod(spec.with_shape(target).padded_shape)
+    wrong = (
+        "Tile reshape requires the input and output to have the same tile-padded physical volume, but got input "
+        f"{held} and output {needed}. Reshapes that change the tile padding are not supported."
+    )
+    fits = spec.layout is Layout.ROW_MAJOR or not moves or held == needed
+    require(fits, wrong, "shapes of as many tiles", "Use ttnn.reshape, which may move data.")
     return reshape_tensor(input_tensor, (W, Z, Y, X), None, memory_config)
 
 
@@ -238,7 +245,11 @@ def experimental_view(
     target = infer_shape(shape if len(shape) else (N, C, H, W), prod(input_tensor.shape))
     wrong = "Invalid arguments to reshape"
     require(prod(target) == prod(input_tensor.shape), wrong, "equal volumes", "Check the volume of the shape.")
-    return make_view(input_tensor, _view_spec(input_tensor.spec, target))
+    after = _view_spec(input_tensor.spec, target)
+    wrong = "MeshBuffer must be large enough to hold the tensor."
+    fits = prod(after.padded_shape) <= prod(input_tensor.spec.padded_shape)
+    require(fits, wrong, "no more tiles than the tensor has", "Use ttnn.reshape, which may move data.")
+    return make_view(input_tensor, after)
 
 
 def _view_spec(spec: TensorSpec, shape: Sequence[int]) -> TensorSpec:

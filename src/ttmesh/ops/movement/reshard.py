@@ -102,6 +102,9 @@ def interleaved_to_sharded(
         assert grid is not None, "this overload has a grid"
         _check_grid(grid)
         sharded_memory_config = make_shard_config(input_tensor.spec, grid, shard_shape, shard_scheme, shard_orientation)
+    wrong = "Output memory config must be sharded"
+    sharded = sharded_memory_config.is_sharded()
+    require(sharded, wrong, "a sharded memory config", "Use ttnn.to_memory_config for other memory.")
     require(  # an nd spec is accepted if a height, width or block spec gives the same shards
         input_tensor.spec.with_memory_config(sharded_memory_config).memory_config.shard_spec is not None,
         f"interleaved_to_sharded takes no shards of more than two dims: {sharded_memory_config}",

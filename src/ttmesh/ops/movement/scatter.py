@@ -119,6 +119,7 @@ def _scatter(
         memory_config=memory_config or values.memory_config(),
     )
     result = reshape_tensor(scattered, rows.shape)
+    del scattered  # its memory goes back as soon as the next program has read it
     if position != rank - 1:
         result = transpose(result, position, -1)
     converted: Tensor = to_layout(result, values.layout)

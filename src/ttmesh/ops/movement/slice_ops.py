@@ -216,7 +216,12 @@ def _slice_by_tensors(
     return _SLICE_AT(**arguments)
 
 
-@op("ttnn.experimental.padded_slice", check=lambda call: None)
+def _check_padded_slice(call: Call) -> None:
+    wrong = "Output Memory Config must be sharded. Use slice for non-sharded outputs."
+    require(call["memory_config"].is_sharded(), wrong, "a sharded memory_config", "Use ttnn.slice.")
+
+
+@op("ttnn.experimental.padded_slice", check=_check_padded_slice)
 def padded_slice(
     input_tensor: torch.Tensor,
     padded_slice_start: Sequence[int],

@@ -200,6 +200,8 @@ def tilize_with_val_padding(
     """The tensor in tiles, its memory padded to this shape; the logical shape stays."""
     if input_tensor.layout is Layout.TILE:
         return separate(input_tensor)
+    wrong = f"To be tilizable output tensor shape Shape({list(output_tensor_shape)}) must be divisible by tile size (32, 32)"
+    require(len(output_tensor_shape) > 1, wrong, "two dims or more", "Reshape it to two dims.")
     arguments = {
         "input_tensor": input_tensor,
         "output_tensor_shape": tuple(output_tensor_shape),
@@ -238,7 +240,15 @@ def _check_untilize(call: Call) -> None:
     require(layout is Layout.TILE, wrong, "a tensor in tiles", "Convert it with ttnn.to_layout.")
 
 
-@op("ttnn.untilize", golden=goldens.identity, check=_check_untilize, out=_row_major_spec)
+def _check_whole_untilize(call: Call) -> None:
+    _check_untilize(call)
+    spec = call.specs[0]
+    fits = len(spec.shape) <= 4 or tuple(spec.shape[-2:]) == tuple(spec.padded_shape[-2:])
+    wrong = "MeshBuffer must be large enough to hold the tensor."
+    require(fits, wrong, "four dims, or whole tiles", "Use ttnn.untilize_with_unpadding, or ttnn.to_layout.")
+
+
+@op("ttnn.untilize", golden=goldens.identity, check=_check_whole_untilize, out=_row_major_spec)
 def untilize(input_tensor: torch.Tensor) -> torch.Tensor:
     """The tensor in ROW_MAJOR layout; block floats become bfloat16."""
     return input_tensor

@@ -85,13 +85,18 @@ def _read_moments(stats: Lanes, width: int, *, means: bool, both: bool) -> tuple
     return (second, first) if means else (first, second)
 
 
-@device_operation("ttnn.layer_norm_pre_all_gather", out=_stats_spec, check=_check_residual, min_rank=4)
 def _row_stats(
     input_tensor: Lanes, residual_input_tensor: Lanes | None, both: bool, specs: Sequence[TensorSpec]
 ) -> Lanes:
     return _compute_stats(
         input_tensor, residual_input_tensor, shards=count_shards(specs[0]) if _is_sharded(specs) else None, both=both
     )
+
+
+_ROW_STATS = {
+    both: device_operation(name, out=_stats_spec, check=_check_residual, min_rank=4)(_row_stats)
+    for both, name in ((True, "ttnn.layer_norm_pre_all_gather"), (False, "ttnn.rms_norm_pre_all_gather"))
+}
 
 
 @device_operation(
@@ -103,7 +108,7 @@ def _add_residual(input_tensor: Lanes, residual_input_tensor: Lanes) -> Lanes:
 
 def _prepare_gather(x: Tensor, residual: Tensor | None, *, both: bool, **options: Any) -> Tensor:
     """Compute statistics; for sharded inputs the kernel also adds the residual to the input in place."""
-    stats: Tensor = _row_stats(input_tensor=x, residual_input_tensor=residual, both=both, **options)
+    stats: Tensor = _ROW_STATS[both](input_tensor=x, residual_input_tensor=residual, both=both, **options)
     if residual is not None and not x.memory_config().interleaved:
         _add_residual(input_tensor=x, residual_input_tensor=residual)
     return stats

@@ -9,13 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor as Lanes
 
-from ttmesh.base.dtypes import Layout
-from ttmesh.base.errors import ShapeError
+from ttmesh.base.dtypes import Arch, Layout
+from ttmesh.base.errors import ShapeError, require
 from ttmesh.chip.numerics import fpu
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import normalization as goldens
 from ttmesh.ops.norm.group_norm_grids import find_dram_grid, virtual_columns
+from ttmesh.ops.stages.conversion_stages import tilized_input_stages
 from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -33,6 +34,10 @@ def _check(call: Call) -> None:
             expected="inplace=False",
             fix="Pass inplace=False.",
         )
+    in_rows = x.layout is Layout.ROW_MAJOR and not x.memory_config.is_sharded()
+    wrong = "group_norm: interleaved (non-sharded) input must be in TILE layout, got ROW_MAJOR."
+    on_blackhole = call.mesh.arch() is Arch.BLACKHOLE
+    require(not (in_rows and on_blackhole), wrong, "TILE layout", "Convert it with ttnn.to_layout.")
     if call["inplace"] and not x.memory_config.is_sharded():
         raise ShapeError(
             "inplace groupnorm not supported for unsharded tensors",
@@ -119,7 +124,7 @@ def count_channel_slices(call_spec: TensorSpec, core_grid: Any, groups: int, pad
     )
 
 
-@op("ttnn.group_norm", golden=goldens.group_norm, out=_spec, check=_check)
+@op("ttnn.group_norm", golden=goldens.group_norm, out=_spec, check=_check, stages=tilized_input_stages)
 def group_norm(
     input_tensor: Lanes,
     num_groups: int,

@@ -154,21 +154,6 @@ def _norm_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [make_output_spec(call, inferred[0][0])]
 
 
-def _norm_scratch(call: Call) -> int:
-    """Circular buffers per core: full rows of tiles of the input, the result and the parameters, double-buffered."""
-    spec = call.specs[0]
-    if not spec.memory_config.interleaved:
-        return 0
-    tiles = spec.padded_shape[-1] // TILE
-    row_bytes = tiles * spec.page_size_bytes if spec.layout is Layout.TILE else tiles * 2048
-    parameters = sum(call[name] is not None for name in ("weight", "bias", "residual_input_tensor"))
-    full_rows = (2 + parameters) * row_bytes
-    row_blocks = (2 + parameters) * 8 * (spec.page_size_bytes if spec.layout is Layout.TILE else 2048)
-    return (
-        full_rows if full_rows < 512 * 1024 else row_blocks
-    )  # for long rows TT-NN's large-tensor kernel buffers 8 tiles at a time
-
-
 def _has_plain_parameters(case: Case) -> bool:
     """Whether the only parameters are a weight, or a weight and a bias, with one value per column."""
     known_names = tuple(case.tensors[1:]) in ((), ("weight",), ("weight", "bias"))
@@ -222,7 +207,6 @@ def _specialise_rms_norm(case: Case) -> Callable[..., Lanes] | None:
     out=_norm_spec,
     check=_check_norm,
     min_rank=1,
-    scratch=_norm_scratch,
     specialise=_specialise_layer_norm,
 )
 def layer_norm(
@@ -255,7 +239,6 @@ def layer_norm(
     out=_norm_spec,
     check=_check_norm,
     min_rank=1,
-    scratch=_norm_scratch,
     specialise=_specialise_rms_norm,
 )
 def rms_norm(

@@ -195,6 +195,6 @@ def attention_softmax_(
             fix="Pass a mask, or use attention_softmax.",
         )
     result: Tensor = scale_mask_softmax_in_place(
-        tensor, _attention_scale(head_size), attention_mask, is_causal_mask=causal_mask
+        tensor, _attention_scale(head_size), attention_mask, is_causal_mask=causal_mask, numeric_stable=True
     )
     return result

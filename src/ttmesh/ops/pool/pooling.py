@@ -10,7 +10,8 @@ from torch import Tensor as Lanes
 from torch.nn import functional as F
 
 from ttmesh.base.dtypes import DataType, Layout
-from ttmesh.base.errors import MeshError, ShapeError
+from ttmesh.base.errors import MeshError, ShapeError, require
+from ttmesh.chip.formats.tiles import Tile, tile_bytes
 from ttmesh.chip.numerics import fpu
 from ttmesh.ops.catalogue.definition import Golden, composite, device_operation
 from ttmesh.ops.catalogue.spec_rules import Inferred
@@ -19,6 +20,7 @@ from ttmesh.ops.goldens import pool_resample as goldens
 from ttmesh.ops.lane_functions.fpu_windows import sum_windows
 from ttmesh.ops.pool.pool_sharding import PoolWork, choose_cores, index_bytes, shard_output
 from ttmesh.ops.pool.pool_stages import PoolShape, PoolSlices, choose_slices, pool_stages, sliced_pool_stages
+from ttmesh.ops.stages.conversion_stages import global_pool_stages
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
@@ -149,19 +151,16 @@ def _has_ceil_windows(call: Call) -> bool:
 
 
 def _scratch(call: Call) -> int:
-    """Circular buffers per core: the halo of the input rows and a window of sticks, double-buffered."""
-    x = call.specs[0]
-    batch, height, width, channels = call["size"]
-    cores = call.mesh.compute_with_storage_grid_size()
-    rows = -(-batch * height * width // (cores.x * cores.y))
-    sticks = min(call["window"][0] * call["window"][1], 32)  # larger windows are reduced 32 sticks at a time
-    if x.memory_config.is_dram():
-        rows = min(rows, 1024)  # TT-NN slices tensors in DRAM until a slice fits
-    return int(rows * min(channels, 256) * 2 + sticks * 2 * min(channels, 256) * 2)
+    """Circular buffers per core: tiles of a window's sticks, of numbers and of partial results; indices have their own."""
+    return (14 if call["return_indices"] else 7) * tile_bytes(DataType.BFLOAT16, Tile((32, 32)))
+
+
+WIDE = (DataType.FLOAT32, DataType.UINT32, DataType.UINT16, DataType.UINT8)
 
 
 def _check(call: Call) -> None:
     x = call["input"].spec
+    require(x.dtype not in WIDE, "Only BFLOAT16 supported for now", "bfloat16", "Convert it with ttnn.typecast.")
     batch, height, width, channels = call["size"]
     if x.shape.volume() != batch * height * width * x.shape[-1] or x.shape[-1] < channels:
         raise ShapeError(
@@ -412,7 +411,12 @@ _define_adaptive("ttnn.adaptive_avg_pool2d", "avg", goldens.adaptive_avg_pool2d)
 _define_adaptive("ttnn.adaptive_max_pool2d", "max", goldens.adaptive_max_pool2d)
 
 
-@device_operation("ttnn.global_avg_pool2d", min_rank=3, out=lambda call, inferred: [_global_spec(call, inferred[0][0])])
+@device_operation(
+    "ttnn.global_avg_pool2d",
+    min_rank=3,
+    out=lambda call, inferred: [_global_spec(call, inferred[0][0])],
+    stages=global_pool_stages,
+)
 def _mean(input_tensor: Lanes) -> Lanes:
     return fpu.mean(input_tensor.float(), (-3, -2), keepdim=True)
 

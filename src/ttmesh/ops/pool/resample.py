@@ -61,6 +61,10 @@ def _check_upsample(call: Call) -> None:
             expected="integers",
             fix="Use mode='nearest'.",
         )
+    channels = call.specs[0].shape[-1]
+    wrong = "input channels should be divisible by 32"
+    fits = call["mode"] == "nearest" or channels % 32 == 0
+    require(fits, wrong, "a multiple of 32 channels", "Pad the channels with ttnn.pad.")
     spec, wrong = call.specs[0], "Tiled input must be tile-aligned (no padding difference)"
     aligned = spec.layout is Layout.ROW_MAJOR or tuple(spec.padded_shape) == tuple(spec.shape)
     require(aligned, wrong, "whole tiles", "Convert it with ttnn.to_layout to ROW_MAJOR.")
@@ -139,6 +143,11 @@ def _check_sample(call: Call) -> None:
     require_dtype(grid, floats, "Grid tensor must be BFLOAT16 or FLOAT32")
     require_layout(x, Layout.ROW_MAJOR, "Input tensor must be ROW_MAJOR layout")
     require_layout(grid, Layout.ROW_MAJOR, "Grid tensor must be ROW_MAJOR layout")
+    wrong = (
+        f"Input tensor last dimension must be divisible by TILE_WIDTH (32), but got {x.padded_shape[-1]} in padded shape "
+        f"{x.padded_shape!r}"
+    )
+    require(x.padded_shape[-1] % 32 == 0, wrong, "a multiple of 32 channels", "Pad the channels with ttnn.pad.")
     zeros = call["padding_mode"] == "zeros"
     require(zeros, "Only zeros padding mode is currently supported", "padding_mode='zeros'", "Pad the image.")
     wrong = (
@@ -155,7 +164,14 @@ def _check_sample(call: Call) -> None:
         )
 
 
-@op("ttnn.grid_sample", golden=goldens.grid_sample, out=_image_spec, check=_check_sample)
+def _sample_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    """Where the grid lies, unless the call says otherwise."""
+    specs, grid = _image_spec(call, inferred), call.specs[1].memory_config
+    chosen = call["memory_config"] is not None or grid.is_sharded() or specs[0].memory_config.is_sharded()
+    return specs if chosen else [spec.with_memory_config(grid) for spec in specs]
+
+
+@op("ttnn.grid_sample", golden=goldens.grid_sample, out=_sample_spec, check=_check_sample)
 def grid_sample(
     input_tensor: Lanes,
     grid: Lanes,

@@ -61,6 +61,9 @@ def _check_image(call: Call) -> None:
     wrong = f"intimg expects one image [1, H, W, C], got {spec.shape!r}"
     require(len(spec.shape) == 4 and spec.shape[0] == 1, wrong, "[1, H, W, C]", "Take one image at a time.")
     require_tiles(call, f"Input tensor must have TILE layout, got: {spec.layout}")
+    taken = spec.dtype in (DataType.BFLOAT16, DataType.FLOAT32)
+    wrong = f"only bf16 and fp32 dtypes are supported, DataType::{spec.dtype.name} was provided instead"
+    require(taken, wrong, "bfloat16 or float32", "Convert it with ttnn.typecast.")
 
 
 @op(

@@ -187,6 +187,16 @@ def _check_sort(call: Call) -> None:
     require(not call["stable"], "ttnn::sort: stable=True is not yet implemented.", "stable=False", "Leave stable out.")
     if len(spec.shape):
         normalize_dim(call["dim"], len(spec.shape))
+    rank = len(spec.shape)
+    if spec.layout is Layout.ROW_MAJOR and rank and call["dim"] % rank != rank - 1:
+        width = spec.shape[call["dim"]] if spec.dtype is DataType.FLOAT32 else spec.shape[call["dim"]] + 1 & ~1
+        wrong = (
+            f"Input shape inner dim {width} must be a power of two >= 64. Use ttnn.sort, which pads the sort dimension with "
+            "+/-infinity to the next power of two."
+        )
+        require(
+            width >= 64 and not width & (width - 1), wrong, "a power of two", "Convert it with ttnn.to_layout first."
+        )
     given = call.outputs[1] if len(call.outputs) > 1 else None
     if given is not None and spec.dtype is DataType.FLOAT32:
         wrong = f"Index tensor dtype must be UINT32 when input dtype is FLOAT32, got {given.dtype}"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 
 from ttmesh.base.dtypes import DataType, Layout
-from ttmesh.ops.catalogue.program_keys import WITH_NUMBER, binary_call_key, unary_key
+from ttmesh.ops.catalogue.program_keys import WITH_NUMBER, binary_call_key, binary_key, unary_key
 from ttmesh.ops.stages.movement_stages import tile_spec, typecast
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.calls.operation import Call, StageRule
@@ -24,6 +24,8 @@ def binary_stages(op_type: str) -> StageRule:
     def stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Composition, Sequence[PlannedTensor]] | None:
         final, c = results[0], Composition()
         number = len(call.specs) == 1
+        if op_type == "BIAS_GELU" and number and not any(call.outputs) and bool(final.shape.volume()):
+            return _add_then_gelu(c, call.specs[0], final)
         if (op_type in WITH_NUMBER - CAST_FOR_NUMBER and number) or not all(prod(spec.shape) for spec in call.specs):
             return None
         operands = [PlannedTensor(spec) for spec in call.specs]
@@ -54,6 +56,16 @@ def binary_stages(op_type: str) -> StageRule:
         return c, [made]
 
     return stages
+
+
+def _add_then_gelu(c: Composition, spec: TensorSpec, final: TensorSpec) -> tuple[Composition, Sequence[PlannedTensor]]:
+    """bias_gelu with a number: the sum, and the function of it."""
+    c.launch(binary_key("ADD", (spec,), final.dtype, final.memory_config, ("number", None)))
+    total = c.allocate(final)
+    c.launch(unary_key("ttnn.gelu", final, final.memory_config))
+    made = c.allocate(final)
+    c.free(total)
+    return c, [made]
 
 
 def _cast_integers(c: Composition, operands: Sequence[PlannedTensor], op_type: str) -> list[PlannedTensor]:

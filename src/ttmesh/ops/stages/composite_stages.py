@@ -22,7 +22,7 @@ def gate_stages(name: str) -> StageRule:
     def stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Composition, Sequence[PlannedTensor]] | None:
         c, final = Composition(), results[0]
         x = PlannedTensor(call.specs[0])
-        if x.spec.layout is not Layout.TILE or not prod(final.shape):
+        if not prod(final.shape) or (x.spec.layout is Layout.ROW_MAJOR and final.memory_config.is_sharded()):
             return None
         halves = [c.run("slice", final, x, options=("half", i)) for i in range(2)]
         c.launch(unary_key(GATES[name], final, final.memory_config))

@@ -8,6 +8,7 @@ from typing import Any
 
 from ttmesh.base.dtypes import BufferType, Layout
 from ttmesh.base.errors import require
+from ttmesh.ops.catalogue.program_keys import binary_key
 from ttmesh.ops.stages.movement_stages import transpose
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.calls.operation import Call
@@ -47,6 +48,25 @@ def matmul_stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Compositio
     for stage in transposed:
         c.free(stage)
     return c, [now]
+
+
+def addmm_stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Composition, Sequence[PlannedTensor]] | None:
+    """The product, scaled in place, and the other matrix, scaled into new memory, added in place."""
+    c, final = Composition(), results[0]
+    added, a, b = (PlannedTensor(spec) for spec in call.specs)
+    number, config = ("number", None), final.memory_config
+    made = c.run("matmul", final, a, b, options=tuple(key_of(call[name]) for name in OPTIONS))
+    if call["alpha"] != 1.0:
+        c.launch(binary_key("MUL", (final,), final.dtype, config, number))
+    if call["beta"] == 0.0:
+        return c, [made]
+    term = added
+    if call["beta"] != 1.0:
+        c.launch(binary_key("MUL", (added.spec,), added.spec.dtype, added.spec.memory_config, number))
+        term = c.allocate(added.spec)
+    c.launch(binary_key("ADD", (final, term.spec), final.dtype, config))
+    c.free(term)
+    return c, [made]
 
 
 def _transpose_first(c: Composition, x: PlannedTensor, call: Call, letter: str) -> PlannedTensor:

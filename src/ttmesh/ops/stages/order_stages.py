@@ -6,7 +6,15 @@ from collections.abc import Sequence
 from math import inf, prod
 
 from ttmesh.base.dtypes import DataType, Layout
-from ttmesh.ops.stages.movement_stages import fill_padding, has_padding, permute, tile_spec, transpose, with_four_dims
+from ttmesh.ops.stages.movement_stages import (
+    fill_padding,
+    has_padding,
+    permute,
+    tile_spec,
+    transpose,
+    typecast,
+    with_four_dims,
+)
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.calls.operation import Call, StageRule
 from ttmesh.tensor.calls.plan_keys import key_of
@@ -65,40 +73,56 @@ def _sort_shards(call: Call, results: Sequence[TensorSpec]) -> Composed:
 
 
 def topk_stages(call: Call, results: Sequence[TensorSpec]) -> Composed | None:
-    """Other dims than the last change places with it."""
+    """Other dims than the last change places with it; whole tiles are found, and cut."""
     spec, c = call.specs[0], Composition()
     rank, config = len(spec.shape), spec.memory_config
     if not 0 < rank <= 4 or any(call.outputs) or spec.layout is not Layout.TILE or config.is_sharded():
         return None
     dim = call["dim"] % rank
-    if dim == rank - 1 or call["memory_config"] is not None or call["indices_tensor"] is not None or has_padding(spec):
+    if call["indices_tensor"] is not None or not prod(spec.shape):
         return None
-    moved = transpose(c, PlannedTensor(spec), dim, rank - 1, config)
-    c.launch(("topk", moved.spec, call["k"], call["largest"], call["sorted"]))
-    shape = (*moved.spec.shape[:-1], results[0].shape[dim])
-    made = [c.allocate(tile_spec(shape, result.dtype, config)) for result in results]
-    made = [c.replace(one, transpose(c, one, dim, rank - 1, config)) for one in made]
-    c.free(moved)
+    x, out = PlannedTensor(spec), results[0].memory_config
+    moved = x if dim == rank - 1 else transpose(c, x, dim, rank - 1, config)
+    fill_padding(c, moved, -inf if call["largest"] else inf)
+    k = results[0].shape[dim]
+    found = k if rank == 4 and moved is x else -(-k // 32) * 32  # of other shapes whole tiles are found
+    c.launch(("topk", moved.spec, found, call["largest"], call["sorted"], out))
+    made = [c.allocate(tile_spec((*moved.spec.shape[:-1], found), result.dtype, out)) for result in results]
+    if found != k:
+        shape = (*moved.spec.shape[:-1], k)
+        made = [_replace_by(c, one, "slice", tile_spec(shape, one.spec.dtype, out)) for one in made]
+    if moved is not x:
+        made = [c.replace(one, transpose(c, one, dim, rank - 1, out)) for one in made]
+        c.free(moved)
     return c, [c.view(one, result) for one, result in zip(made, results, strict=True)]
 
 
-def scan_stages(kind: str) -> StageRule:
+def scan_stages(kind: str, *, backwards: bool = False) -> StageRule:
     """cumsum and cumprod run along the first of four dims; cumsum of bfloat16 along height and width as they are."""
 
     def stages(call: Call, results: Sequence[TensorSpec]) -> Composed | None:
         spec, c = call.specs[0], Composition()
         rank, config = len(spec.shape), spec.memory_config
         plain = spec.layout is Layout.TILE and not config.is_sharded() and not any(call.outputs)
-        if not plain or not 0 < rank <= 4 or not prod(spec.shape) or call["dtype"] is not None:
+        if not plain or not 0 < rank <= 4 or not prod(spec.shape):
             return None
+        dtype = call["dtype"] or spec.dtype
         dim = call["dim"] % rank + 4 - rank
-        options = (kind, call["reverse_order"], key_of(call["memory_config"]))
+        source = PlannedTensor(spec)
+        if dtype is not spec.dtype:
+            source = typecast(c, source, dtype)
+            spec = source.spec
+        options = (kind, backwards or bool(call["reverse_order"]), key_of(call["memory_config"]))
         if dim == 0 or (kind == "sum" and spec.dtype is DataType.BFLOAT16 and dim > 1):
-            return c, [c.run("accumulate", results[0], PlannedTensor(spec), options=(dim, *options))]
+            made = c.run("accumulate", results[0], source, options=(dim, *options))
+            c.free(source)
+            return c, [made]
         order = [dim, 1, 2, 3]
         order[dim] = 0
-        x = PlannedTensor(spec.with_shape(with_four_dims(spec.shape)))
+        x = c.view(source, spec.with_shape(with_four_dims(spec.shape)))
         moved = permute(c, x, order, config)
+        if moved.allocation != source.allocation:
+            c.free(source)
         made = c.run(
             "accumulate",
             tile_spec(moved.spec.shape, spec.dtype, results[0].memory_config),
@@ -106,7 +130,7 @@ def scan_stages(kind: str) -> StageRule:
             options=(0, *options),
         )
         c.free(moved)
-        if moved is not x:
+        if moved.allocation != x.allocation:
             made = c.replace(made, permute(c, made, order, results[0].memory_config))
         return c, [c.view(made, results[0])]
 

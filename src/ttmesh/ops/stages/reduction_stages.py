@@ -156,11 +156,12 @@ def reduce_stages(kind: str, fit: FitShards) -> StageRule:
     def stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Composition, Sequence[PlannedTensor]] | None:
         spec = call.specs[0]
         rank = len(spec.shape)
-        if rank == 0 or rank > 4 or not prod(spec.shape) or spec.layout is not Layout.TILE:
-            return None
-        if call["output_layout"] is not None:
+        if rank == 0 or rank > 4 or not prod(spec.shape) or call["output_layout"] is not None:
             return None
         dims = sorted(dim + rank for dim in normalize_dims(call["dim"], rank))
+        in_rows = spec.layout is not Layout.TILE  # tilized by the first program, if that needs no transpose
+        if in_rows and (rank < 2 or results[0].layout is not Layout.TILE or not dims or dims[-1] < rank - 2):
+            return None
         reduction = Reduction(call, kind, results[0])
         if call["scalar"] is not None and call["scalar"] < 0 and kind in (MAX, MIN):
             reduction = Reduction(call, MIN if kind == MAX else MAX, results[0])
@@ -176,10 +177,15 @@ def spread_stages(fit: FitShards) -> StageRule:
     def stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Composition, Sequence[PlannedTensor]] | None:
         spec, c = call.specs[0], Composition()
         rank, config = len(spec.shape), call["memory_config"] or spec.memory_config
-        if rank > 4 or spec.layout is not Layout.TILE:
+        if rank > 4:
             return None
         dims = sorted(dim + rank for dim in normalize_dims(call["dim"], rank))
-        x = PlannedTensor(spec)
+        given = PlannedTensor(spec)
+        x = given
+        if spec.layout is not Layout.TILE:  # rows are tilized where no dim changes places
+            if not (rank > 1 and set(dims) <= {rank - 2, rank - 1}) or prod(spec.shape[dim] for dim in dims) == 1:
+                return None
+            x = tilize(c, given, spec.memory_config)
         if rank == 0 or prod(spec.shape[dim] for dim in dims) == 1:
             full = c.allocate(tile_spec(spec.shape, spec.dtype, config))
             return c, [c.replace(full, reshape(c, full, results[0]))]
@@ -209,6 +215,8 @@ def spread_stages(fit: FitShards) -> StageRule:
         c.replace(made, result)
         if moved.allocation != result.allocation:
             c.free(moved)
+        if x is not given:
+            c.free(x)
         return c, [result]
 
     return stages

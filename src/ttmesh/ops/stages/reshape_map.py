@@ -34,8 +34,11 @@ def map_spec(source: tuple[int, ...], target: tuple[int, ...]) -> TensorSpec:
 
 
 def _sampled_pages(pages: int) -> Sequence[int]:
-    """Every page of small tensors; of large ones the first and the last, which hold the longest rows of the map."""
-    return range(pages) if pages <= 48 else (*range(24), *range(pages - 24, pages))
+    """Every page of small tensors; of large ones the first, the last and many between: one that crosses tiles is longest."""
+    if pages <= 192:
+        return range(pages)
+    between = range(24, pages - 24, max(1, (pages - 48) // 96) | 1)
+    return (*range(24), *between, *range(pages - 24, pages))
 
 
 def _segments(page: int, before: tuple[int, int, int], after: tuple[int, int, int]) -> int:

@@ -7,6 +7,7 @@ from math import prod
 from operator import and_
 
 from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout
+from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.checks import normalize_dim
 from ttmesh.ops.stages.movement_stages import fill_padding, interleave, reshape, tile_spec, transpose, typecast
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
@@ -40,6 +41,8 @@ def slice_rows(
     c: Composition, x: PlannedTensor, bounds: tuple[tuple[int, int, int], ...], final: TensorSpec
 ) -> PlannedTensor:
     """A slice that begins inside a tile: out of tiles, sliced, into tiles; the argument keeps its memory."""
+    wrong = "Can only tilize bfloat16/float32 or int32/uint32/uint16 or fp8_e4m3 tensors"
+    require(x.spec.dtype is not DataType.UINT8, wrong, "bfloat16 or float32", "Convert it with ttnn.typecast.")
     rows = untilize(c, x)
     sliced = c.run(
         "slice", row_spec(final.shape, rows.spec.dtype, interleave(final.memory_config)), rows, options=bounds
@@ -209,17 +212,21 @@ def _transpose_rows(c: Composition, x: PlannedTensor) -> PlannedTensor:
 
 
 def _concat_shards(c: Composition, inputs: Sequence[PlannedTensor], dim: int, final: TensorSpec) -> PlannedTensor:
-    """Height shards are joined along the width on their cores; all others in DRAM."""
+    """Two tensors are joined on their cores across the direction that is divided, and blocks always; else in DRAM."""
     first = inputs[0].spec
-    by_height = first.memory_config.memory_layout.name == "HEIGHT_SHARDED"
-    shards = first.memory_config.shard_spec
-    if by_height and dim == -1 and len(first.shape) > 1 and shards is not None and len(inputs) == 2:
-        width = sum(x.spec.shape[-1] for x in inputs)
-        wide = MemoryConfig(
+    kind, shards = first.memory_config.memory_layout.name, first.memory_config.shard_spec
+    stays = {"HEIGHT_SHARDED": dim == -1, "WIDTH_SHARDED": dim == -2, "BLOCK_SHARDED": dim in (-1, -2)}.get(kind, False)
+    if stays and len(first.shape) > 1 and shards is not None and len(inputs) == 2:
+        held = [x.spec.memory_config.shard_spec for x in inputs]
+        grown = [sum(one.shape[axis] for one in held if one is not None) for axis in (0, 1)]
+        shape = (shards.shape[0], grown[1]) if dim == -1 else (grown[0], shards.shape[1])
+        joined_memory = MemoryConfig(
             first.memory_config.memory_layout, first.memory_config.buffer_type,
-            type(shards)(shards.grid, (shards.shape[0], width), shards.orientation),
+            type(shards)(shards.grid, shape, shards.orientation),
         )  # fmt: skip
-        joined = c.run("concat", TensorSpec(final.shape, first.dtype, first.layout, memory_config=wide), *inputs)
+        joined = c.run(
+            "concat", TensorSpec(final.shape, first.dtype, first.layout, memory_config=joined_memory), *inputs
+        )
         made = c.run("sharded_to_interleaved", final, joined)
         return c.replace(joined, made)
     plain = [c.run("sharded_to_interleaved", x.spec.with_memory_config(DRAM_MEMORY_CONFIG), x) for x in inputs]
@@ -256,7 +263,7 @@ def _interleave(c: Composition, x: PlannedTensor, repeats: int, dim: int, config
         c.free(grown)
         c.free(transposed)
         return made
-    if spec.dtype not in BLOCK_FLOATS and spec.layout is Layout.TILE and dim < rank - 2:
+    if spec.dtype not in BLOCK_FLOATS and spec.layout is Layout.TILE and dim < rank - 2 and rank <= 4:
         return c.run("repeat_interleave", tile_spec(shape, spec.dtype, config), x, options=(dim - rank, repeats))
     if dim == rank - 1:
         transposed = _transpose_rows(c, x)
@@ -286,20 +293,26 @@ def roll_stages(call: Call, results: Sequence[TensorSpec]) -> Composed | None:
     spec, c = call.specs[0], Composition()
     dims = (call["dim"],) if isinstance(call["dim"], int) else call["dim"]
     shifts = (call["shifts"],) if isinstance(call["shifts"], int) else call["shifts"]
-    if dims is None or len(dims) != 1 or spec.memory_config.is_sharded() or not spec.shape:
+    if dims is None or spec.memory_config.is_sharded() or not spec.shape:
         return None
-    dim, rank = dims[0] % len(spec.shape), len(spec.shape)
-    at = -int(shifts[0]) % spec.shape[dim]
-    if at == 0:
-        return None
-    x, halves = PlannedTensor(spec), []
+    now = PlannedTensor(spec)
+    for dim, shift in zip(dims, shifts, strict=True):
+        at = -int(shift) % spec.shape[dim]
+        if at:
+            now = c.replace(now, _roll_dim(c, now, dim % len(spec.shape), at, results[0]))
+    return None if now.allocation is None else (c, [c.view(now, results[0])])
+
+
+def _roll_dim(c: Composition, x: PlannedTensor, dim: int, at: int, final: TensorSpec) -> PlannedTensor:
+    """The part from here on, then the part before it."""
+    spec, rank, halves = x.spec, len(x.spec.shape), []
     for start, stop in ((at, spec.shape[dim]), (0, at)):
         shape = [stop - start if i == dim else n for i, n in enumerate(spec.shape)]
         part = TensorSpec(shape, spec.dtype, spec.layout, memory_config=spec.memory_config)
         bounds = tuple((start, stop, 1) if i == dim else (0, n, 1) for i, n in enumerate(spec.shape))
         ragged = spec.layout is Layout.TILE and (rank < 2 or (dim >= rank - 2 and start % 32 != 0))
         halves.append(slice_rows(c, x, bounds, part) if ragged else c.run("slice", part, x, options=bounds))
-    made = concat(c, halves, dim - rank, results[0])
-    for part_stage in reversed(halves):
-        c.free(part_stage)
-    return c, [c.view(made, results[0])]
+    made = concat(c, halves, dim - rank, final)
+    for half in reversed(halves):
+        c.free(half)
+    return made

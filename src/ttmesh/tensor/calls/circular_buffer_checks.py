@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 from ttmesh.base.dtypes import BufferType
 from ttmesh.mesh.allocation.circular_buffer_clash import check_l1_size, make_clash_error
 from ttmesh.mesh.device.mesh_device import LOCAL_L1_LABEL, MeshDevice
+
+_address = attrgetter("address")
 
 
 def check_size(name: str, size_bytes: int, mesh: MeshDevice) -> None:
@@ -23,9 +27,12 @@ def check_size(name: str, size_bytes: int, mesh: MeshDevice) -> None:
 
 def check_room(name: str, size_bytes: int, mesh: MeshDevice) -> None:
     """Refuse a program whose circular buffers reach the lowest L1 buffer, as the chip's loader would."""
-    if not mesh.heap.live[BufferType.L1]:
+    live = mesh.heap.live[BufferType.L1]
+    if not live:
         return
     end = mesh.heap.map.banks[BufferType.L1].start + size_bytes
+    if end <= min(map(_address, live.values())):  # cheaper than asking the allocator, which counts what was freed out
+        return
     lowest = mesh.heap.lowest_used(BufferType.L1)
     if lowest is not None and end > lowest:
         users = sorted(mesh.heap.live[BufferType.L1].values(), key=lambda cell: cell.address)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 import torch
 
 from ttmesh.base.argument_types import name_wrong_types
 from ttmesh.base.cores import CoreRangeSet
-from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout
-from ttmesh.base.errors import MeshError
+from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout, TensorMemoryLayout
+from ttmesh.base.errors import MeshError, require
 from ttmesh.chip.formats.storage import to_lane
 from ttmesh.tensor import operators
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.calls.gate import DeviceOperation, TensorFunction
 from ttmesh.tensor.calls.operation import Call, Operation
-from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
@@ -77,6 +78,15 @@ def to_dtype(tensor: Tensor, dtype: DataType) -> Tensor:
     if tensor.dtype is dtype:
         return tensor
     layout = Layout.TILE if dtype in BLOCK_FLOATS else tensor.layout
+    if layout is not tensor.layout:
+        rows, width = prod(tensor.shape[:-1]), tensor.shape[-1] if len(tensor.shape) else 1
+        padded = TensorSpec(tensor.shape, dtype, layout).padded_shape
+        wrong = (
+            f"to_dtype: Converting layout to Layout::TILE implicitly changed physical shape from ({rows}, {width}) to "
+            f"({prod(padded[:-1])}, {padded[-1]}) due to alignment constraints. This is currently unsupported."
+        )
+        aligned = (rows, width) == (prod(padded[:-1]), padded[-1])
+        require(aligned, wrong, "whole tiles", "Convert it with ttnn.to_layout first.")
     tile = tensor.tile if layout is Layout.TILE and tensor.layout is Layout.TILE else None
     return _on_host(tensor, TensorSpec(tensor.shape, dtype, layout, tile=tile, memory_config=tensor.memory_config()))
 
@@ -94,8 +104,7 @@ def to_memory_config(
             "ttnn::to_memory_config: the tensor is on the host", expected="a device tensor", fix="Use to_device()."
         )
     tensor.check_allocated()
-    same = tensor.memory_config() == memory_config and dtype in (None, tensor.dtype)
-    if same and output_tensor is None:
+    if tensor.memory_config() == memory_config and output_tensor is None:  # whatever format is asked for, as in TT-NN
         return tensor
     asked = {"tensor": tensor, "memory_config": memory_config, "dtype": dtype, "output_tensor": output_tensor}
     return _TO_MEMORY_CONFIG(**asked)  # type: ignore[no-any-return]
@@ -156,9 +165,21 @@ def _layout_stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Compositi
 
 
 def _memory_stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Composition, Sequence[PlannedTensor]]:
-    """The same for memory: into shards, out of them, or a copy."""
+    """The same for memory: into shards, out of them, or a copy; rows go to shards of another kind through DRAM."""
     c, spec = Composition(), call.specs[0]
     before, after = spec.memory_config.is_sharded(), results[0].memory_config.is_sharded()
+    kinds = spec.memory_config.memory_layout, results[0].memory_config.memory_layout
+    if (
+        before
+        and after
+        and spec.layout is Layout.ROW_MAJOR
+        and kinds[0] is not kinds[1]
+        and TensorMemoryLayout.ND_SHARDED not in kinds
+    ):
+        plain = c.run("sharded_to_interleaved", spec.with_memory_config(DRAM_MEMORY_CONFIG), PlannedTensor(spec))
+        made = c.run("interleaved_to_sharded", results[0], plain)
+        c.free(plain)
+        return c, [made]
     name = {(True, False): "sharded_to_interleaved", (False, True): "interleaved_to_sharded"}.get(
         (before, after), "copy"
     )

@@ -28,6 +28,7 @@ class ProgramCall(NamedTuple):
     grid: CoreGrid
     arch: Arch
     options: Mapping[str, Any]
+    free_l1: int = 0  # bytes at the bottom of L1 that no buffer takes
 
     @property
     def cores(self) -> int:

@@ -30,6 +30,7 @@ from ttmesh.tensor.calls.operation import Call, Case, Operation
 from ttmesh.tensor.calls.partial_plans import PartialPlan, bodies_on, presence_of_run
 from ttmesh.tensor.calls.plan import Plan
 from ttmesh.tensor.calls.plan_keys import key_of
+from ttmesh.tensor.calls.program_buffers import compute_buffer_bytes, find_free_l1
 from ttmesh.tensor.distribution.allocate import footprint_of
 from ttmesh.tensor.spec.kind import kind_of
 from ttmesh.tensor.spec.spec_checks import ShardMisfitError
@@ -68,7 +69,11 @@ def make_plan(operation: Operation, call: Call, inputs: Arguments, key: Hashable
     if composed is not None:
         composition, stages = composed
         programs, schedule = tuple(composition.programs), composition.schedule(stages, call.mesh.heap.map)
-    scratch = operation.scratch(call) if operation.scratch else 0
+    program = ProgramCall(
+        call.specs, specs, call.mesh.core_grid, call.mesh.arch(), call.arguments, find_free_l1(call.mesh)
+    )
+    own = operation.scratch(call) if operation.scratch else None
+    scratch = compute_buffer_bytes(operation.name, program, programs, own, composed=composed is not None)
     if scratch:
         check_size(operation.name, scratch, call.mesh)
     footprints = tuple(footprint_of(spec, call.mesh.heap.map) for spec in specs)
@@ -107,11 +112,7 @@ def make_plan(operation: Operation, call: Call, inputs: Arguments, key: Hashable
         programs=programs,
         schedule=schedule,
         circular_buffer_bytes=scratch,
-        dispatch_bytes=compute_dispatch_bytes(
-            operation.name,
-            ProgramCall(call.specs, specs, call.mesh.core_grid, call.mesh.arch(), call.arguments),
-            programs,
-        ),
+        dispatch_bytes=compute_dispatch_bytes(operation.name, program, programs),
         compute_config=key_of(call["compute_kernel_config"]),
     )
 

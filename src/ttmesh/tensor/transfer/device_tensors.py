@@ -111,7 +111,8 @@ def from_host_shards(tensors: Sequence[Tensor], mesh_shape: MeshShape, shard_dim
     return Tensor.on_host(kind_of(tensors[0].spec, topology), lanes, mesh_shape)
 
 
-def combine_device_tensors(tensors: Sequence[Tensor], shard_dim: int = 0) -> Tensor:
+@refuse_wrong_types
+def combine_device_tensors(*, tensors: Sequence[Tensor]) -> Tensor:
     """Device tensors on one buffer as one tensor over all their coordinates."""
     if not tensors:
         raise _shards_error(
@@ -145,13 +146,7 @@ def combine_device_tensors(tensors: Sequence[Tensor], shard_dim: int = 0) -> Ten
             "each coordinate once",
             "Pass every shard once.",
         )
-    if not 0 <= shard_dim < len(first.shape):
-        raise _shards_error(
-            f"shard_dim ({shard_dim}) is out of range for tensor logical rank {len(first.shape)}",
-            f"a dim from 0 to {len(first.shape) - 1}",
-            "Choose a dim of the tensor.",
-        )
-    topology = TensorTopology.create_sharded_tensor_topology(MeshShape([len(coords)]), shard_dim)
+    topology = TensorTopology.create_sharded_tensor_topology(MeshShape([len(coords)]), 0)
     presence = None if len(coords) == len(mesh.local_ids()) else frozenset(coords)
     return Tensor.on_device(kind_of(first.spec, topology, presence), first.buffer, mesh)
 

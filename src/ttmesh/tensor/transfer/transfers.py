@@ -144,14 +144,16 @@ def to_torch(
             f"a tensor on {device!r}",
             "Pass the device of the tensor, or leave device out.",
         )
-    values = tensor.to_torch(mesh_composer=mesh_composer or default_composer.get(), dtype=dtype, cq_id=cq_id)
-    if torch_rank is None:
-        return values
-    return (
-        [_squeeze_to_rank(value, torch_rank) for value in values]
-        if isinstance(values, list)
-        else _squeeze_to_rank(values, torch_rank)
-    )
+    values: Any = tensor.to_torch(mesh_composer=mesh_composer or default_composer.get(), dtype=dtype, cq_id=cq_id)
+    if torch_rank is not None:
+        is_list = isinstance(values, list)
+        values = (
+            [_squeeze_to_rank(one, torch_rank) for one in values] if is_list else _squeeze_to_rank(values, torch_rank)
+        )
+    if observer.active:
+        given = {"dtype": dtype, "torch_rank": torch_rank, "mesh_composer": mesh_composer, "device": device}
+        _report_transfer("ttnn.to_torch", (tensor,), given, values)
+    return values
 
 
 @name_wrong_types
@@ -170,7 +172,10 @@ def to_device(
 @name_wrong_types
 def from_device(tensor: Tensor, blocking: bool = True, *, queue_id: int | None = None) -> Tensor:
     """A device tensor on the host; without blocking its values arrive when they are first read."""
-    return tensor.cpu(blocking, queue_id)
+    host = tensor.cpu(blocking, queue_id)
+    if observer.active:
+        _report_transfer("ttnn.from_device", (tensor,), {}, host)
+    return host
 
 
 def copy_host_to_device_tensor(host_tensor: Tensor, device_tensor: Tensor, cq_id: int | None = None) -> None:

@@ -13,6 +13,8 @@ from ttmesh.tensor.tensor import Tensor as Tensor
 
 from ttmesh.mesh.device.opening import DEFAULT_WORKER_L1_SIZE as DEFAULT_WORKER_L1_SIZE
 from ttmesh.mesh.device.realtime_profiler import IsProgramRealtimeProfilerActive as IsProgramRealtimeProfilerActive, RegisterProgramRealtimeProfilerCallback as RegisterProgramRealtimeProfilerCallback, UnregisterProgramRealtimeProfilerCallback as UnregisterProgramRealtimeProfilerCallback
+from ttmesh.mesh.functions.cluster import get_allocator_base_address as GetAllocatorBaseAddress
+from ttmesh.mesh.functions.memory_reports import dump_device_memory_state as DumpDeviceMemoryState, get_memory_view as GetMemoryView
 
 
 def __getattr__(name: str) -> Any: ...

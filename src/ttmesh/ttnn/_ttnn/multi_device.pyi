@@ -11,6 +11,7 @@ from ttmesh.tensor.spec.memory_config import MemoryConfig as MemoryConfig
 from ttmesh.tensor.tensor import Tensor as Tensor
 
 
+from ttmesh.mesh.functions.distributed_context import distributed_context_allgather_int as allgather_int, distributed_context_barrier as barrier, distributed_context_get_rank as get_rank, distributed_context_get_size as get_size, distributed_context_is_initialized as is_initialized, distributed_context_local_to_world_rank as local_to_world_rank, distributed_context_recv_bytes as recv_bytes, distributed_context_send_bytes as send_bytes, distributed_context_subcontext_count as subcontext_count, distributed_context_subcontext_id as subcontext_id, distributed_context_subcontext_size as subcontext_size, distributed_context_subcontext_sizes as subcontext_sizes, distributed_context_world_rank as world_rank, distributed_context_world_size as world_size
 
 
 def __getattr__(name: str) -> Any: ...

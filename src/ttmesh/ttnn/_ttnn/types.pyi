@@ -11,6 +11,7 @@ from ttmesh.tensor.spec.memory_config import MemoryConfig as MemoryConfig
 from ttmesh.tensor.tensor import Tensor as Tensor
 
 
+from ttmesh.base.dtypes import HOST_STORAGE_TYPE as HOST_STORAGE_TYPE
 
 
 def __getattr__(name: str) -> Any: ...

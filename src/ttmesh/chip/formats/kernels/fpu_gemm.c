@@ -16,8 +16,10 @@
 #define STEP 16 /* of K between two writes to the destination */
 #define TILE 32
 #define BAND 16 /* tiles of rows whose chunk of K stays in the second cache beside a group of panels */
+#define SLICE (512 / WIDE) /* tiles of rows whose sums stay in the second cache between two chunks of K */
 #define GROUP 4 /* panels that are prepared together: rows of the weights are read in longer pieces */
 
+typedef int32_t s32v __attribute__((vector_size(WIDE * 4)));
 typedef uint16_t u16v __attribute__((vector_size(WIDE * 2)));
 
 INLINE f32v spread(float value) { return value - (f32v){0}; }
@@ -37,12 +39,27 @@ typedef struct {
     int64_t x_mask, w_mask;                     /* the bits of the first product */
     int64_t terms, x_whole, w_upper;            /* 2: also what x_mask cuts of x_whole times w_upper's bits */
     int64_t narrow, block;                      /* 16-bit destination; of K, added in L1: whole tiles */
+    int64_t out_half;                           /* packed to bfloat16 rather than registers in float32 */
 } Shape;
+
+/* A register packed to bfloat16, in its lower half: ties away; NaN becomes infinity, subnormals and -0 become +0. */
+INLINE u32v pack_half(u32v bits) {
+    const u32v magnitude = bits & 0x7fffffff; /* compared as signed numbers, which every vector unit can do */
+    const u32v above = (u32v)((s32v)magnitude > 0x7f7f7fff), below = (u32v)((s32v)magnitude < 0x800000);
+    const u32v rounded = (above & 0x7f800000) | (~above & (magnitude + 0x8000));
+    return ((rounded | (bits & 0x80000000)) & ~below) >> 16;
+}
+
+/* One panel of one tile: its sums between two chunks of K, and what L1 holds of them. */
+typedef struct {
+    f32v partial[ROWS][VECTORS], held[ROWS][VECTORS];
+} Sums;
 
 typedef struct {
     const Shape *shape;
     const void *x, *w;
-    float *out, *held, *packed;                 /* held: [tiles, panels, ROWS, COLUMNS]; packed: [tiles, depth, terms, ROWS] */
+    void *out;
+    float *packed;                              /* packed: [tiles, depth, terms, ROWS] */
     int64_t panels, groups, group;              /* panels of a batch, in groups of so many */
     int64_t tiles, depth, blocks;               /* depth padded to whole tiles of K */
     float lower;
@@ -129,23 +146,6 @@ INLINE f32v round_even(f32v value) {
     return (f32v)((bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff0000);
 }
 
-INLINE void load_rows(f32v dest[ROWS][VECTORS], const float *from, int64_t stride, int rows, int64_t columns) {
-    float row[COLUMNS];
-    for (int r = 0; r < rows; r++) {
-        if (columns == COLUMNS) {
-            memcpy(dest[r], from + r * stride, sizeof row);
-        } else {
-            memset(row, 0, sizeof row);
-            memcpy(row, from + r * stride, (size_t)columns * 4);
-            memcpy(dest[r], row, sizeof row);
-        }
-    }
-}
-
-INLINE void store_rows(f32v dest[ROWS][VECTORS], float *to, int64_t stride, int rows, int64_t columns) {
-    for (int r = 0; r < rows; r++) memcpy(to + r * stride, dest[r], (size_t)columns * 4);
-}
-
 INLINE void add_products(f32v dest[ROWS][VECTORS], const float *x, const float *w, int64_t count, int rows) {
     for (int64_t i = 0; i < count; i++) {
         f32v values[VECTORS];
@@ -188,106 +188,136 @@ INLINE void add_steps(const Work *work, f32v dest[ROWS][VECTORS], f32v *held, co
         for (int v = 0; v < VECTORS; v++) dest[r][v] = sums[r][v];
 }
 
-/* A chunk of K for one tile of rows and one panel; `form` 0: 32 bits, 1: 16 bits, 2: 16 bits written twice a step. */
+/* To the output's rows from element `at` on. */
+INLINE void store_rows(const Work *work, f32v dest[ROWS][VECTORS], int64_t at, int64_t columns, int rows) {
+    for (int r = 0; r < rows; r++, at += work->shape->columns) {
+        if (!work->shape->out_half) {
+            memcpy((float *)work->out + at, dest[r], (size_t)columns * 4);
+            continue;
+        }
+        u16v halves[VECTORS];
+        for (int v = 0; v < VECTORS; v++) halves[v] = __builtin_convertvector(pack_half((u32v)dest[r][v]), u16v);
+        memcpy((uint16_t *)work->out + at, halves, (size_t)columns * 2);
+    }
+}
+
+/* A chunk of K for one tile of rows and one panel; `form` 0: 32 bits, 1: 16 bits, 2: 16 bits written twice a step. Sums that
+ * wait for the next chunk lie together: rows of the output are far apart, often in the same places of the caches. */
 INLINE void multiply_tile(const Work *work, const float *x, const float *w, int64_t first_k, int64_t depth, int64_t at,
-                          f32v *held, int64_t columns, int rows, int form) {
-    const int64_t stride = work->shape->columns;
+                          Sums *sums, int64_t columns, int rows, int form) {
     f32v dest[ROWS][VECTORS] = {0};
-    if (first_k) load_rows(dest, work->out + at, stride, rows, columns);
-    if (form) add_steps(work, dest, held, x, w, first_k, depth, rows, form);
+    for (int r = 0; first_k && r < rows; r++)
+        for (int v = 0; v < VECTORS; v++) dest[r][v] = sums->partial[r][v];
+    if (form) add_steps(work, dest, sums->held[0], x, w, first_k, depth, rows, form);
     else add_products(dest, x, w, depth * work->shape->terms, rows);
-    store_rows(dest, work->out + at, stride, rows, columns);
+    if (first_k + depth < work->depth) {
+        for (int r = 0; r < rows; r++)
+            for (int v = 0; v < VECTORS; v++) sums->partial[r][v] = dest[r][v];
+    } else {
+        store_rows(work, dest, at, columns, rows);
+    }
 }
 
 /* A chunk of K for a band of tiles and one panel. */
-INLINE void multiply_band(const Work *work, int64_t batch, int64_t tile, int64_t column, int64_t k, int64_t depth,
-                          int64_t right, const float *panel, int form, int terms) {
+INLINE void multiply_band(const Work *work, int64_t batch, int64_t tile, int64_t end, int64_t column, int64_t k,
+                          int64_t depth, int64_t right, const float *panel, Sums *sums, int form, int terms) {
     const Shape *shape = work->shape;
-    const int64_t columns = right < COLUMNS ? right : COLUMNS, end = tile + BAND < work->tiles ? tile + BAND : work->tiles;
-    for (; tile < end; tile++) {
+    const int64_t columns = right < COLUMNS ? right : COLUMNS;
+    for (; tile < end; tile++, sums++) {
         const float *x = work->packed + ((batch * work->tiles + tile) * work->depth + k) * terms * ROWS;
         const int64_t row = tile * ROWS, at = (batch * shape->rows + row) * shape->columns + column;
-        f32v *held = (f32v *)work->held + ((batch * work->tiles + tile) * work->panels + column / COLUMNS) * ROWS * VECTORS;
         switch (shape->rows - row) {
-        case 1: multiply_tile(work, x, panel, k, depth, at, held, columns, 1, form); break;
-        case 2: multiply_tile(work, x, panel, k, depth, at, held, columns, 2, form); break;
-        case 3: multiply_tile(work, x, panel, k, depth, at, held, columns, 3, form); break;
-        default: multiply_tile(work, x, panel, k, depth, at, held, columns, 4, form);
+        case 1: multiply_tile(work, x, panel, k, depth, at, sums, columns, 1, form); break;
+        case 2: multiply_tile(work, x, panel, k, depth, at, sums, columns, 2, form); break;
+        case 3: multiply_tile(work, x, panel, k, depth, at, sums, columns, 3, form); break;
+        default: multiply_tile(work, x, panel, k, depth, at, sums, columns, 4, form);
         }
     }
 }
 
-/* One group of panels of one batch: every row of it, chunk by chunk of K. */
-INLINE void multiply_group(const Work *work, int64_t item, float *panels, int form, int terms) {
+/* One group of panels of one batch: a slice of rows after the other, each chunk by chunk of K. */
+INLINE void multiply_group(const Work *work, int64_t item, float *panels, Sums (*sums)[SLICE], int form, int terms) {
     const Shape *shape = work->shape;
     const int64_t batch = item / work->groups, first = item % work->groups * work->group * COLUMNS;
     const int64_t right = shape->columns - first;
     const int64_t columns = right < work->group * COLUMNS ? right : work->group * COLUMNS;
     const int64_t chunk = CHUNK / terms, from = batch * shape->w_batch + first * shape->w_column;
-    for (int64_t k = 0; k < work->depth; k += chunk) {
-        const int64_t left = work->depth - k, depth = left < chunk ? left : chunk;
-        pack_panels(work, from, columns, k, depth, terms, panels);
-        for (int64_t tile = 0; tile < work->tiles; tile += BAND)
-            for (int64_t c = 0; c < columns; c += COLUMNS)
-                multiply_band(work, batch, tile, first + c, k, depth, columns - c, panels + c * depth * terms, form, terms);
+    for (int64_t slice = 0; slice < work->tiles; slice += SLICE) {
+        const int64_t slice_end = slice + SLICE < work->tiles ? slice + SLICE : work->tiles;
+        for (int64_t k = 0; k < work->depth; k += chunk) {
+            const int64_t left = work->depth - k, depth = left < chunk ? left : chunk;
+            if (slice == 0 || work->depth > chunk) pack_panels(work, from, columns, k, depth, terms, panels);
+            for (int64_t tile = slice; tile < slice_end; tile += BAND) {
+                const int64_t end = tile + BAND < slice_end ? tile + BAND : slice_end;
+                for (int64_t c = 0; c < columns; c += COLUMNS)
+                    multiply_band(work, batch, tile, end, first + c, k, depth, columns - c, panels + c * depth * terms,
+                                  &sums[c / COLUMNS][tile - slice], form, terms);
+            }
+        }
     }
 }
 
 static void multiply_groups(const void *data, int64_t begin, int64_t end) {
     const Work *work = data;
     float panels[GROUP * CHUNK * COLUMNS] __attribute__((aligned(64)));
+    Sums sums[GROUP][SLICE];
     for (int64_t item = begin; item < end; item++) {
         if (work->shape->narrow) {
-            if (work->lower > 0) multiply_group(work, item, panels, 2, 1);
-            else multiply_group(work, item, panels, 1, 1);
+            if (work->lower > 0) multiply_group(work, item, panels, sums, 2, 1);
+            else multiply_group(work, item, panels, sums, 1, 1);
         } else if (work->shape->terms > 1) {
-            multiply_group(work, item, panels, 0, 2);
+            multiply_group(work, item, panels, sums, 0, 2);
         } else {
-            multiply_group(work, item, panels, 0, 1);
+            multiply_group(work, item, panels, sums, 0, 1);
         }
     }
 }
 
 /* x [batches, rows, depth] times w [batches, depth, columns]; out is contiguous. 0 without memory. */
-int fpu_gemm(const Threads *threads, const void *x, const void *w, float *out, const Shape *shape, float lower) {
+int fpu_gemm(const Threads *threads, const void *x, const void *w, void *out, const Shape *shape, float lower) {
     const int64_t depth = (shape->depth + TILE - 1) / TILE * TILE, tiles = (shape->rows + ROWS - 1) / ROWS;
     const int64_t count = shape->batches * tiles, panels = (shape->columns + COLUMNS - 1) / COLUMNS;
     const int64_t blocks = (depth + shape->block - 1) / shape->block;
     const int64_t elements = count * ROWS * depth * shape->terms;
-    const int64_t sums = shape->narrow && blocks > 1 ? count * ROWS * panels * COLUMNS : 0;
-    char *memory = malloc((size_t)(elements + sums) * 4 + 64);
-    if (!memory) return 0;
-    float *held = (float *)(((uintptr_t)memory + 63) & ~(uintptr_t)63), *packed = held + sums;
+    float *packed = aligned_alloc(64, ((size_t)elements * 4 + 63) & ~(size_t)63);
+    if (!packed) return 0;
     const int64_t fair = shape->batches * panels / (threads->count * 4); /* small groups where threads would wait */
     const int64_t group = fair < 1 ? 1 : fair < GROUP ? fair : GROUP, groups = (panels + group - 1) / group;
-    const Work work = {shape, x, w, out, held, packed, panels, groups, group, tiles, depth, blocks, lower};
+    const Work work = {shape, x, w, out, packed, panels, groups, group, tiles, depth, blocks, lower};
     Threads by_tiles = *threads;
     by_tiles.step = count / (threads->count * 4) + 1;
     share(&by_tiles, count, pack_tiles, &work);
     share(threads, shape->batches * groups, multiply_groups, &work);
-    free(memory);
+    free(packed);
     return 1;
 }
 
-/* Registers packed to bfloat16: ties away; NaN becomes infinity, subnormals and -0 become +0. */
 typedef struct {
     const uint32_t *dest;
     uint16_t *to;
+    int64_t count;
 } Packed;
 
-static void pack_elements(const void *data, int64_t begin, int64_t end) {
+/* Pieces of WIDE elements; the last may be shorter. */
+static void pack_pieces(const void *data, int64_t begin, int64_t end) {
     const Packed *packed = data;
-    for (int64_t i = begin; i < end; i++) {
-        const uint32_t bits = packed->dest[i], magnitude = bits & 0x7fffffff;
-        const uint32_t rounded = magnitude > 0x7f7f7fff ? 0x7f800000 : magnitude + 0x8000;
-        const uint32_t signed_ = rounded | (bits & 0x80000000);
-        packed->to[i] = (uint16_t)((magnitude < 0x800000 ? 0 : signed_) >> 16);
+    for (int64_t piece = begin; piece < end; piece++) {
+        const int64_t at = piece * WIDE, rest = packed->count - at;
+        const size_t length = rest < WIDE ? (size_t)rest : WIDE;
+        u32v bits = {0};
+        if (length == WIDE) memcpy(&bits, packed->dest + at, sizeof bits);
+        else memcpy(&bits, packed->dest + at, length * 4);
+        const u16v halves = __builtin_convertvector(pack_half(bits), u16v);
+        if (length == WIDE) memcpy(packed->to + at, &halves, sizeof halves);
+        else memcpy(packed->to + at, &halves, length * 2);
     }
 }
 
 int pack_bfloat16(const Threads *threads, const uint32_t *dest, uint16_t *to, int64_t count) {
-    const Packed packed = {dest, to};
-    share(threads, count, pack_elements, &packed);
+    const Packed packed = {dest, to, count};
+    Threads by_pieces = *threads;
+    by_pieces.step = (threads->step + WIDE - 1) / WIDE;
+    share(&by_pieces, (count + WIDE - 1) / WIDE, pack_pieces, &packed);
     return 1;
 }
 
@@ -296,7 +326,7 @@ int check(void) {
     const Threads alone = {0, 1, 1};
     static uint32_t x[40], w[40 * 3];
     float out[3];
-    const Shape shape = {1, 1, 40, 3, 0, 40, 0, 0, 3, 1, 0, 0xfffe0000, 0xffffc000, 1, 0, 0, 0, 64};
+    const Shape shape = {1, 1, 40, 3, 0, 40, 0, 0, 3, 1, 0, 0xfffe0000, 0xffffc000, 1, 0, 0, 0, 64, 0};
     for (int i = 0; i < 40; i++) x[i] = 0x3fc00000;
     for (int i = 0; i < 120; i++) w[i] = 0x40400000;
     return fpu_gemm(&alone, x, w, out, &shape, 0) && out[0] == 180 && out[2] == 180;

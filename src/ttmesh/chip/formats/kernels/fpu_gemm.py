@@ -20,7 +20,7 @@ _FIELDS = (
     ("batches", "rows", "depth", "columns"),
     ("x_batch", "x_row", "x_half"),
     ("w_batch", "w_row", "w_column", "w_half"),
-    ("x_mask", "w_mask", "terms", "x_full", "w_upper", "narrow", "block"),
+    ("x_mask", "w_mask", "terms", "x_full", "w_upper", "narrow", "block", "out_half"),
 )
 
 
@@ -55,16 +55,19 @@ def supports(*operands: torch.Tensor) -> bool:
     return known and library("fpu_gemm") is not None
 
 
-def multiply(a: torch.Tensor, b: torch.Tensor, masks: OperandMasks, *, block: int | None, lower: float) -> torch.Tensor:
+def multiply(
+    a: torch.Tensor, b: torch.Tensor, masks: OperandMasks, *, block: int | None, lower: float, packed: bool = False
+) -> torch.Tensor:
     """Destination registers of lanes [n, M, K] @ [n, K, N].
 
     Args:
         block: of K, whole tiles, added up in L1; None: a 32-bit destination, without roundings.
         lower: the share of a tile's sum that the last write to a 16-bit destination brings; 0: there is no such write.
+        packed: in bfloat16, as the packer writes it, rather than in float32.
     """
     a = a if a.stride(-1) == 1 or a.shape[-1] == 1 else a.contiguous()
     batches, rows, depth = a.shape
-    out = torch.empty(batches, rows, b.shape[-1])
+    out = torch.empty(batches, rows, b.shape[-1], dtype=torch.bfloat16 if packed else torch.float32)
     if out.numel() == 0:
         return out
     at_once = max(1, PACKED_BYTES // max(1, rows * depth * 4 * masks.terms))  # whole batches
@@ -99,7 +102,7 @@ def _run(
         *(b.stride(0), b.stride(1), b.stride(2), b.dtype is torch.bfloat16),
         *(masks.x_mask & 0xFFFFFFFF, masks.w_mask & 0xFFFFFFFF, masks.terms),
         *(masks.x_full & 0xFFFFFFFF, masks.w_upper & 0xFFFFFFFF),
-        *(block is not None, block or deep),
+        *(block is not None, block or deep, out.dtype is torch.bfloat16),
     )
     pieces = batches * -(-columns // PIECE)
     count = torch.get_num_threads() if batches * rows * depth * columns >= SPLIT_PRODUCTS else 1

@@ -11,6 +11,12 @@ from ttmesh.tensor.spec.memory_config import MemoryConfig as MemoryConfig
 from ttmesh.tensor.tensor import Tensor as Tensor
 
 
+gather_force_codegen: Any
+gather_force_native: Any
+repeat_force_codegen: Any
+repeat_force_native: Any
+repeat_interleave_force_codegen: Any
+repeat_interleave_force_native: Any
 untilize_force_codegen: Any
 untilize_force_native: Any
 

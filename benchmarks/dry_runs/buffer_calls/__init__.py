@@ -1,0 +1,1 @@
+"""The calls whose circular buffers are compared with TT-NN's, by family."""

@@ -1,0 +1,155 @@
+"""Circular buffers of reductions, running sums, and of what orders values: topk, sort, argmax."""
+
+from __future__ import annotations
+
+from math import isqrt, prod
+
+from ttmesh.base.dtypes import DataType, Layout, TensorMemoryLayout
+from ttmesh.ops.buffers.pages import (
+    BFLOAT16,
+    FLOAT32,
+    TILE,
+    columns,
+    element_bytes,
+    fewest_per_core,
+    in_l1_shards,
+    matrices,
+    page_of,
+    row_bytes,
+    rows,
+)
+from ttmesh.tensor.calls.dispatch_factories import ProgramCall
+from ttmesh.tensor.calls.program_buffers import buffer_rule
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
+
+BLOCK, ENOUGH = 8, 4  # tiles read at a time, by cores that get this many
+INDEX = BFLOAT16  # a tile of uint16
+SHORT_ROW, LONG_ROW, FEW_CORES, MANY_CORES = 1024, 65536, 8, 16  # of topk: rows in between are divided over cores
+SORTED_ALONE = 64  # tiles of a row that one core sorts
+LARGEST_PART = 8  # tiles of a batch that are added at a time
+
+
+def _scaler(spec: TensorSpec) -> int:
+    return FLOAT32 if spec.dtype is DataType.FLOAT32 else BFLOAT16
+
+
+@buffer_rule("reduce", "sum", "mean", "max", "min")
+def reduce_buffers(program: ProgramCall) -> int:
+    """Tiles in and out and one that scales; the direction decides how the work is divided."""
+    spec, result = program.inputs[0], program.results[0]
+    stage = program.options.get("stage")
+    dim, rank = program.options.get("dim"), len(spec.shape)
+    axis = "H" if isinstance(dim, int) and rank > 1 and dim % rank == rank - 2 else "W"
+    axis = stage[0] if isinstance(stage, tuple) and stage else axis
+    size_in, size_out = page_of(spec), page_of(result)
+    if spec.layout is not Layout.TILE:
+        return _reduce_rows(spec, size_in, size_out, axis)
+    cores, layout = program.grid.num_cores, spec.memory_config.memory_layout
+    if axis == "H":
+        if layout is TensorMemoryLayout.WIDTH_SHARDED and in_l1_shards(spec) and in_l1_shards(result):
+            return 2 * size_in + _scaler(spec)
+        each = fewest_per_core(columns(spec) * matrices(spec), cores)
+    else:
+        if layout is TensorMemoryLayout.HEIGHT_SHARDED and in_l1_shards(spec):
+            return _scaler(spec) + 2 * size_out
+        each = fewest_per_core(rows(spec) * matrices(spec), cores) * columns(spec)
+    return (BLOCK if each >= ENOUGH and axis != "HW" else 2) * size_in + _scaler(spec) + 2 * size_out
+
+
+def _reduce_rows(spec: TensorSpec, size_in: int, size_out: int, axis: str) -> int:
+    """Rows are put into tiles on the way, eight tiles across or four high at a time."""
+    wide, high = min(columns(spec), BLOCK), min(rows(spec), ENOUGH)
+    across = wide if axis != "H" else 1
+    staged = 2 * TILE * across * TILE * element_bytes(spec)
+    return staged + size_in + size_out + max(2, wide if axis != "H" else high) * size_in + _scaler(spec) + 2 * size_out
+
+
+@buffer_rule("fast_reduce_nc")
+def fast_reduce_buffers(program: ProgramCall) -> int:
+    """Tiles of the batch, twice, a tile of zeros, and two of the result."""
+    spec, result = program.inputs[0], program.results[0]
+    added = prod(spec.padded_shape) // max(prod(result.padded_shape), 1)
+    part = max(n for n in range(1, LARGEST_PART + 1) if added % n == 0) if added else 1
+    return 2 * part * page_of(spec) + BFLOAT16 + 2 * page_of(result)
+
+
+@buffer_rule("welford", "std", "var")
+def welford_buffers(program: ProgramCall) -> int:
+    """Eight tiles in, two out."""
+    return BLOCK * page_of(program.inputs[0]) + 2 * page_of(program.results[0])
+
+
+@buffer_rule("accumulate", "cumsum", "cumprod", "moreh_cumsum")
+def accumulate_buffers(program: ProgramCall) -> int:
+    """Four tiles in and out, and the sum so far where it goes from tile to tile."""
+    spec, result, stage = program.inputs[0], program.results[0], program.options.get("stage")
+    size = 4 * (page_of(spec) + page_of(result))
+    dim = stage[0] if isinstance(stage, tuple) and stage else program.options.get("dim")
+    rank = len(spec.shape)
+    if isinstance(dim, int) and rank and dim % rank >= rank - 2:
+        return size
+    adds = isinstance(stage, tuple) and "sum" in stage
+    return size + FLOAT32 * (2 if spec.dtype is DataType.FLOAT32 and adds else 1)
+
+
+@buffer_rule("prod_nc", "prod")
+def product_buffers(program: ProgramCall) -> int:
+    """Four tiles."""
+    return 4 * page_of(program.inputs[0])
+
+
+@buffer_rule("topk")
+def topk_buffers(program: ProgramCall) -> int:
+    """Rows of a power of two are divided over cores, and one merges what they found; else a core takes a row."""
+    spec, stage = program.inputs[0], program.options.get("stage")
+    k = program.options.get("k") if not isinstance(stage, tuple) else stage[0] if stage else None
+    found = max(-(-int(k) // TILE), 1) if isinstance(k, int) else 1
+    size, wide = page_of(spec), max(spec.shape[-1] if spec.shape else 1, 1)
+    if SHORT_ROW <= wide < LONG_ROW and not wide & (wide - 1) and found <= 2:
+        cores = FEW_CORES if wide == SHORT_ROW else MANY_CORES
+        gathered, own = 2 * cores * found * BFLOAT16, 2 * columns(spec) // cores * BFLOAT16
+        return 4 * (size + INDEX) + gathered + 2 * INDEX + max(own + 2 * BFLOAT16, 2 * size + gathered)
+    return 2 * (size + INDEX) + 8 * BFLOAT16 + 4 * found * BFLOAT16 + found * (size + INDEX)
+
+
+@buffer_rule("sort")
+def sort_buffers(program: ProgramCall) -> int:
+    """A row of tiles of values and of indices; long rows are divided over cores."""
+    spec = program.inputs[0]
+    size, wide = page_of(spec), columns(spec)
+    if wide > SORTED_ALONE:
+        each = max(wide // program.grid.num_cores, 2)
+        return (16 + 2 * each) * size + 4096 + 2048
+    return (12 + 2 * wide) * size + 1024
+
+
+@buffer_rule("argmax")
+def argmax_buffers(program: ProgramCall) -> int:
+    """A part of a row, the result, and what every core found in every row."""
+    spec = program.inputs[0]
+    wide, bytes_each = max(spec.shape[-1] if spec.shape else 1, 1), element_bytes(spec)
+    high = spec.shape[-2] if len(spec.shape) > 1 else 1
+    if spec.layout is Layout.TILE:
+        return page_of(spec) + 4 * high
+    cores = program.grid.num_cores
+    if program.options.get("dim") is None:
+        part = max(16, -(-wide // cores))
+        return part * bytes_each + 32 + 64 * -(-wide // part)
+    part = max(16, 1 << (max(isqrt(wide) * 4 // bytes_each, 1).bit_length() - 1), -(-wide // cores))
+    return 2 * part * bytes_each + 4 * high + -(-wide // part) * high * (4 + bytes_each)
+
+
+@buffer_rule("nonzero")
+def nonzero_buffers(program: ProgramCall) -> int:
+    """The row, and four coordinates of every number in it."""
+    spec = program.inputs[0]
+    return row_bytes(spec, program.arch) + 64 + 32 * (spec.shape[-1] if spec.shape else 1)
+
+
+@buffer_rule("sampling")
+def sampling_buffers(program: ProgramCall) -> int:
+    """Of one user: values and indices in tiles, and the rows of indices of all."""
+    spec = program.inputs[0]
+    return (
+        3 * 8192 + 2 * columns(spec) * BFLOAT16 + 11 * BFLOAT16 + TILE * 4 * (spec.shape[-1] if spec.shape else 1) + 384
+    )

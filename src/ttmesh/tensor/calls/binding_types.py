@@ -1,0 +1,75 @@
+"""Types that TT-NN's bindings check before an operation runs, read from binding_types.txt on first use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from types import MappingProxyType
+from typing import Any
+
+Types = Mapping[str, str]
+NO_TYPES: Types = MappingProxyType({})
+NUMBERS = ("int", "unsigned", "float", "bool")
+CONVERTED = {  # what the bindings convert to a class
+    "CoreCoord": (tuple, list),
+    "CoreRangeSet": (set, list),
+    "CoreGrid": (tuple,),
+}
+
+
+def find_types(name: str, parameters: Sequence[str]) -> Types:
+    """The types of an overload: those of TT-NN's overload whose parameters are most alike."""
+    overloads = _read_table().get(name)
+    if overloads is None:
+        return NO_TYPES
+    own = set(parameters)
+    return max(overloads, key=lambda types: len(own & types.keys()) - len(types.keys() - own))
+
+
+def explain_type(types: Types, given: Mapping[str, Any]) -> str | None:
+    """Which of the arguments that a caller passed has a type that TT-NN's bindings do not take."""
+    for name, value in given.items():
+        kind = types.get(name)
+        if kind is not None and not is_taken(value, kind):
+            return f"{name}={value!r}"[:80] + f" is a {type(value).__name__}; expected {kind.rstrip('?')}"
+    return None
+
+
+def is_taken(value: object, kind: str) -> bool:
+    """Whether the bindings take a value for a parameter of this type."""
+    if value is None:
+        return kind.endswith("?")
+    return any(_is_one(value, part) for part in kind.rstrip("?").split("|"))
+
+
+def _is_one(value: object, kind: str) -> bool:
+    if kind == "any":
+        return True
+    if kind.startswith("["):
+        listed = isinstance(value, Sequence) and not isinstance(value, str)
+        return listed and all(is_taken(item, kind[1:-1]) for item in value)  # type: ignore[attr-defined]
+    if kind in NUMBERS:
+        return _is_number(value, kind)
+    if kind == "str":
+        return isinstance(value, str)
+    return isinstance(value, CONVERTED.get(kind, ())) or any(base.__name__ == kind for base in type(value).__mro__)
+
+
+def _is_number(value: object, kind: str) -> bool:
+    if kind == "bool":
+        return isinstance(value, bool)
+    if kind == "float":
+        return isinstance(value, int | float) or hasattr(value, "__float__")
+    return not isinstance(value, float) and hasattr(value, "__index__") and (kind == "int" or int(value) >= 0)  # type: ignore[call-overload]
+
+
+@cache
+def _read_table() -> dict[str, list[dict[str, str]]]:
+    table: dict[str, list[dict[str, str]]] = {}
+    text = files("ttmesh.tensor.calls").joinpath("binding_types.txt").read_text(encoding="utf-8")
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            name, *pairs = line.split()
+            table.setdefault(name, []).append(dict(pair.split(":") for pair in pairs))
+    return table
