@@ -147,8 +147,8 @@ INLINE void multiply_band(const Work *work, int64_t batch, int64_t tile, int64_t
     const Shape *shape = work->shape;
     const int64_t columns = right < COLUMNS ? right : COLUMNS;
     for (; tile < end; tile++, sums++) {
-        const int64_t words = count_words((batch * work->tiles + tile) * work->depth + k, terms, pair);
-        const uint32_t *x = work->packed + words * ROWS;
+        const int64_t own = shape->x_batch ? batch : 0, before = (own * work->depth + k) * work->tiles + tile * depth;
+        const uint32_t *x = work->packed + count_words(before, terms, pair) * ROWS;
         const int64_t row = tile * ROWS, at = (batch * shape->rows + row) * shape->columns + column;
         const int left = shape->rows - row < ROWS ? (int)(shape->rows - row) : ROWS;
         switch (left) {
@@ -168,7 +168,7 @@ INLINE void multiply_group(const Work *work, int64_t item, uint32_t *panels, Sum
     const int64_t batch = item / work->groups, first = item % work->groups * work->group * COLUMNS;
     const int64_t right = shape->columns - first;
     const int64_t columns = right < work->group * COLUMNS ? right : work->group * COLUMNS;
-    const int64_t chunk = (CHUNK << pair) / terms, from = batch * shape->w_batch + first * shape->w_column;
+    const int64_t chunk = chunk_depth(terms, pair), from = batch * shape->w_batch + first * shape->w_column;
     for (int64_t slice = 0; slice < work->tiles; slice += SLICE) {
         const int64_t slice_end = slice + SLICE < work->tiles ? slice + SLICE : work->tiles;
         for (int64_t k = 0; k < work->depth; k += chunk) {
@@ -208,7 +208,7 @@ static void multiply_groups(const void *data, int64_t begin, int64_t end) {
 /* x [batches, rows, depth] times w [batches, depth, columns]; out is contiguous. 0 without memory. */
 int fpu_gemm(const Threads *threads, const void *x, const void *w, void *out, const Shape *shape, float lower) {
     const int64_t depth = (shape->depth + TILE - 1) / TILE * TILE, tiles = (shape->rows + ROWS - 1) / ROWS;
-    const int64_t count = shape->batches * tiles, panels = (shape->columns + COLUMNS - 1) / COLUMNS;
+    const int64_t count = (shape->x_batch ? shape->batches : 1) * tiles, panels = (shape->columns + COLUMNS - 1) / COLUMNS;
     const int64_t blocks = (depth + shape->block - 1) / shape->block;
     const int pair = takes_pairs(shape);
     const int64_t elements = count * ROWS * count_words(depth, shape->terms, pair);

@@ -34,7 +34,7 @@ typedef struct {
     const Shape *shape;
     const void *x, *w;
     void *out;
-    uint32_t *packed;                           /* [tiles, words, ROWS] */
+    uint32_t *packed;                           /* [batches, chunks of K, tiles, words, ROWS] */
     int64_t groups, group;                      /* groups of panels of a batch, of so many panels */
     int64_t tiles, depth, blocks;               /* depth padded to whole tiles of K */
     int pair;
@@ -55,38 +55,57 @@ INLINE int64_t count_words(int64_t depth, int64_t terms, int pair) { return dept
 
 INLINE uint32_t join(uint32_t first, uint32_t second) { return (first & 0xffff0000) | second >> 16; }
 
-/* One row of activations from element `from` on: every ROWS words. */
-INLINE void pack_row(const Work *work, int64_t from, int64_t there, uint32_t *to, int half, int terms, int pair) {
-    const uint32_t mask = (uint32_t)work->shape->x_mask, whole = (uint32_t)work->shape->x_whole;
-    const int64_t step = pair && terms == 1 ? 2 : 1;
-    const int64_t paired = there / step * step;
-    for (int64_t k = 0; k < paired; k += step, to += ROWS) {
-        const uint32_t bits = bits_at(work->x, from + k, half), first = bits & mask;
-        uint32_t second = 0;
-        if (terms > 1) second = as_bits(as_float(bits & whole) - as_float(first));
-        else if (pair) second = bits_at(work->x, from + k + 1, half) & mask;
-        to[0] = pair ? join(first, second) : first;
-        if (terms > 1 && !pair) to += ROWS, to[0] = second;
-    }
-    if (paired < there) to[0] = bits_at(work->x, from + paired, half) & mask & 0xffff0000, to += ROWS;
-    const int64_t written = count_words((there + step - 1) / step * step, terms, pair);
-    for (int64_t word = written; word < count_words(work->depth, terms, pair); word++, to += ROWS) to[0] = 0;
+/* Elements of K that are multiplied at a time. */
+INLINE int64_t chunk_depth(int64_t terms, int pair) { return (CHUNK << pair) / terms; }
+
+/* What a word holds of a row of activations from element `at` on. */
+INLINE uint32_t first_word(const Work *work, int64_t at, int half, int pair) {
+    const uint32_t mask = (uint32_t)work->shape->x_mask, first = bits_at(work->x, at, half) & mask;
+    return pair ? join(first, bits_at(work->x, at + 1, half) & mask) : first;
 }
 
-/* Tiles of ROWS rows. */
+/* The words of one element of K of which two terms are multiplied. */
+INLINE void pack_terms(const Work *work, int64_t at, uint32_t *to, int half, int pair) {
+    const uint32_t bits = bits_at(work->x, at, half), first = bits & (uint32_t)work->shape->x_mask;
+    const uint32_t second = as_bits(as_float(bits & (uint32_t)work->shape->x_whole) - as_float(first));
+    to[0] = pair ? join(first, second) : first;
+    if (!pair) to[ROWS] = second;
+}
+
+/* A chunk of K of one tile of rows; what lies outside the rows and K is zero. */
+INLINE void pack_chunk(const Work *work, int64_t from, int64_t rows, int64_t there, int64_t depth, uint32_t *to, int half,
+                       int terms, int pair) {
+    const int64_t stride = work->shape->x_row, step = terms == 1 ? 1 + pair : 1, width = terms == 1 || pair ? 1 : 2;
+    const int64_t even = there / step * step;
+    if (rows < ROWS || even < depth) memset(to, 0, (size_t)(count_words(depth, terms, pair) * ROWS) * 4);
+    for (int64_t k = 0; k < even; k += step) {
+        uint32_t *word = to + k / step * width * ROWS;
+        for (int64_t r = 0; r < (rows < ROWS ? rows : ROWS); r++) {
+            if (terms == 1) word[r] = first_word(work, from + r * stride + k, half, pair);
+            else pack_terms(work, from + r * stride + k, word + r, half, pair);
+        }
+    }
+    for (int64_t r = 0; even < there && r < (rows < ROWS ? rows : ROWS); r++) /* half a pair is left */
+        to[even / step * ROWS + r] = bits_at(work->x, from + r * stride + even, half) & (uint32_t)work->shape->x_mask & 0xffff0000;
+}
+
+/* Tiles of ROWS rows, of as many batches as there are: one may serve all. */
 static void pack_tiles(const void *data, int64_t begin, int64_t end) {
     const Work *work = data;
     const Shape *shape = work->shape;
-    const int terms = (int)shape->terms;
-    for (int64_t tile = begin; tile < end; tile++) {
-        const int64_t batch = tile / work->tiles, row = tile % work->tiles * ROWS;
-        uint32_t *to = work->packed + count_words(tile * work->depth, terms, work->pair) * ROWS;
-        for (int r = 0; r < ROWS; r++) {
-            const int64_t from = batch * shape->x_batch + (row + r) * shape->x_row;
-            const int64_t there = row + r < shape->rows ? shape->depth : 0;
-            if (HAS_PAIRS && work->pair && terms == 1 && shape->x_half) pack_row(work, from, there, to + r, 1, 1, 1);
-            else if (HAS_PAIRS && work->pair) pack_row(work, from, there, to + r, (int)shape->x_half, terms, 1);
-            else pack_row(work, from, there, to + r, (int)shape->x_half, terms, 0);
+    const int terms = (int)shape->terms, pair = work->pair;
+    const int64_t chunk = chunk_depth(terms, pair);
+    for (int64_t item = begin; item < end; item++) {
+        const int64_t batch = item / work->tiles, tile = item % work->tiles, rows = shape->rows - tile * ROWS;
+        for (int64_t k = 0; k < work->depth; k += chunk) {
+            const int64_t left = work->depth - k, depth = left < chunk ? left : chunk, rest = shape->depth - k;
+            const int64_t from = batch * shape->x_batch + tile * ROWS * shape->x_row + k, there = rest < depth ? rest : depth;
+            uint32_t *to = work->packed + count_words((batch * work->depth + k) * work->tiles + tile * depth, terms, pair) * ROWS;
+            if (terms == 1 && HAS_PAIRS && pair && shape->x_half) pack_chunk(work, from, rows, there, depth, to, 1, 1, 1);
+            else if (terms == 1 && HAS_PAIRS && pair) pack_chunk(work, from, rows, there, depth, to, 0, 1, 1);
+            else if (terms == 1 && shape->x_half) pack_chunk(work, from, rows, there, depth, to, 1, 1, 0);
+            else if (terms == 1) pack_chunk(work, from, rows, there, depth, to, 0, 1, 0);
+            else pack_chunk(work, from, rows, there, depth, to, (int)shape->x_half, 2, pair);
         }
     }
 }
