@@ -29,6 +29,7 @@ load_folder("ttmesh.tensor.calls")  # conversions fill the operators table
 load_folder("ttmesh.ops")
 load_folder("ttmesh.ccl")
 if _collects:
+    gc.freeze()  # modules live as long as the process: later searches, three of them at its end, pass them by
     gc.enable()
 
 
