@@ -8,6 +8,7 @@ from math import prod
 import torch
 
 from ttmesh.chip.numerics import fpu, ideal_matmul
+from ttmesh.chip.numerics.exact_matmul import batch_shape
 
 # Below this many multiplications oneDNN's call costs more than it saves over MKL (benchmarks of both on 2 cores).
 LARGE = 1 << 22
@@ -86,7 +87,7 @@ def _multiply_each(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     columns = b.shape[-1]
     if rows * depth * columns < LARGE or not _takes_one_dnn(a, b):
         return torch.matmul(a, b)
-    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    batch = batch_shape(a, b)
     result = torch.empty(*batch, rows, columns)
     lefts, rights = a.expand(*batch, rows, depth).flatten(0, -3), b.expand(*batch, depth, columns).flatten(0, -3)
     for left, right, out in zip(lefts, rights, result.view(-1, rows, columns), strict=True):
