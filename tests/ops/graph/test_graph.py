@@ -22,6 +22,14 @@ def mesh():
     ttnn.close_mesh_device(device)
 
 
+@pytest.fixture
+def chip():
+    """One chip: the buffers of a program are told once for every chip."""
+    device = ttnn.open_mesh_device(ttnn.MeshShape(1, 1))
+    yield device
+    ttnn.close_mesh_device(device)
+
+
 def on(mesh, *shape, memory_config=ttnn.L1_MEMORY_CONFIG):
     return ttnn.from_torch(
         torch.ones(shape), dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=mesh, memory_config=memory_config
@@ -86,12 +94,12 @@ def test_buffers_of_a_product_are_in_the_peak_per_core_without_dispatch(mesh):
 
 
 def test_circular_buffers_show_where_a_program_is_built(mesh):
-    x = on(mesh, 64, 64, memory_config=ttnn.DRAM_MEMORY_CONFIG)
+    x = on(mesh, 64, 64, memory_config=ttnn.DRAM_MEMORY_CONFIG)  # two chips
     sizes = [
         [node["params"]["size"] for node in capture_of(lambda: ttnn.add(x, x)) if node["node_type"] == kind]
         for kind in ["circular_buffer_allocate"] * 2
     ]
-    assert sizes == [[6 * TILE_BYTES], []]
+    assert sizes == [[6 * TILE_BYTES] * 2, []]
 
 
 def test_transfers_are_functions_with_the_names_of_ttnn(mesh):
@@ -227,8 +235,8 @@ def test_tensors_from_the_host_are_told_with_format_and_memory(mesh):
         (lambda x: ttnn.add(x, x, input_tensor_a_activations=[ttnn.UnaryOpType.RELU]), 7),
     ],
 )
-def test_element_wise_programs_hold_pages_of_their_operands(mesh, work, pages):
-    x = on(mesh, 1, 64, 64, memory_config=ttnn.DRAM_MEMORY_CONFIG)
+def test_element_wise_programs_hold_pages_of_their_operands(chip, work, pages):
+    x = on(chip, 1, 64, 64, memory_config=ttnn.DRAM_MEMORY_CONFIG)
     usage = ttnn.graph.extract_resource_usage_per_core(capture_of(lambda: work(x), NO_DISPATCH))
     assert usage.peak_total == pages * TILE_BYTES
 

@@ -264,7 +264,8 @@ class GraphRecorder(Watcher):
         if buffer_bytes and is_new and name in WITH_CIRCULAR_BUFFERS:
             address = mesh.heap.map.banks[BufferType.L1].start if dispatch.enabled else 0
             facts = {"size": buffer_bytes, "address": address, "core_range_set": cores, "globally_allocated": "0"}
-            self._add("circular_buffer_allocate", {**facts, **device})
+            for chip in mesh.get_device_ids():  # told of every chip, although they are the same
+                self._add("circular_buffer_allocate", {**facts, "device_id": chip})
         elif buffer_bytes and not dispatch.enabled:
             facts = {"size": buffer_bytes, "address": 0, "core_range_set": cores, "borrows_memory": "0"}
             self._add("dataflow_buffer_allocate", {**facts, **device})
