@@ -88,7 +88,7 @@ def _multiply_each(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if rows * depth * columns < LARGE or not _takes_one_dnn(a, b):
         return torch.matmul(a, b)
     batch = batch_shape(a, b)
-    result = torch.empty(*batch, rows, columns)
+    result = torch.empty(*batch, rows, columns, dtype=a.dtype, device=a.device)
     lefts, rights = a.expand(*batch, rows, depth).flatten(0, -3), b.expand(*batch, depth, columns).flatten(0, -3)
     for left, right, out in zip(lefts, rights, result.view(-1, rows, columns), strict=True):
         out.copy_(multiply_matrices(left, right))
