@@ -7,7 +7,7 @@
 #define CHUNK 128 /* keys: their scores stay in the first cache */
 #define MOST_ROWS 16
 #define MOST_WIDTH 256
-#define SOME 4               /* rows that share what is loaded of a key */
+#define SOME 4                     /* rows that share what is loaded of a key */
 #define PIECE (WIDE == 16 ? 4 : 2) /* vectors of a value that are added up in registers */
 #define NEVER (-__builtin_inff())
 
@@ -74,7 +74,8 @@ INLINE f32v exponential(f32v x) {
 }
 
 /* Scores of a chunk of keys for `rows` rows from `row` on. */
-INLINE void score(const Work *work, Head *head, int64_t row, int64_t key, int64_t first_k, int64_t count, int rows, int half) {
+INLINE void score(const Work *work, Head *head, int64_t row, int64_t key, int64_t first_k, int64_t count, int rows,
+                  int half) {
     const int64_t width = work->shape->width;
     for (int64_t i = 0; i < count; i++) {
         const int64_t at = first_k + (key + i) * work->shape->k_key;
@@ -201,7 +202,7 @@ int check(void) {
     const Threads alone = {0, 1, 1};
     static float q[WIDE], k[3 * WIDE], v[3 * WIDE], out[WIDE];
     const float mask[] = {0, 0, NEVER};
-    for (int i = 0; i < WIDE; i++) q[i] = k[i] = k[i + WIDE] = k[i + 2 * WIDE] = 1, v[i] = 2, v[i + WIDE] = 4, v[i + 2 * WIDE] = 100;
+    for (int i = 0; i < 3 * WIDE; i++) q[i % WIDE] = k[i] = 1, v[i] = i < WIDE ? 2 : i < 2 * WIDE ? 4 : 100;
     const Shape shape = {1, 1, 1, 3, WIDE, 0, 0, 0, 0, 0, 0, WIDE, 0, 0, 0, WIDE, 0, 0, 0, 0, 0};
     return attend(&alone, q, k, v, mask, out, &shape, 1) && out[0] == 3 && out[WIDE - 1] == 3;
 }

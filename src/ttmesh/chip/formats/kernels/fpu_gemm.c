@@ -147,7 +147,8 @@ INLINE void multiply_band(const Work *work, int64_t batch, int64_t tile, int64_t
     const Shape *shape = work->shape;
     const int64_t columns = right < COLUMNS ? right : COLUMNS;
     for (; tile < end; tile++, sums++) {
-        const int64_t own = shape->x_batch ? batch : 0, before = (own * work->depth + k) * work->tiles + tile * depth;
+        const int64_t own = shape->x_batch ? batch : 0; /* or one for all */
+        const int64_t before = (own * work->depth + k) * work->tiles + tile * depth;
         const uint32_t *x = work->packed + count_words(before, terms, pair) * ROWS;
         const int64_t row = tile * ROWS, at = (batch * shape->rows + row) * shape->columns + column;
         const int left = shape->rows - row < ROWS ? (int)(shape->rows - row) : ROWS;
@@ -178,7 +179,8 @@ INLINE void multiply_group(const Work *work, int64_t item, uint32_t *panels, Sum
                 const int64_t end = tile + BAND < slice_end ? tile + BAND : slice_end;
                 for (int64_t c = 0; c < columns; c += COLUMNS)
                     multiply_band(work, batch, tile, end, first + c, k, depth, columns - c,
-                                  panels + c * count_words(depth, terms, pair), &sums[c / COLUMNS][tile - slice], form, terms, pair);
+                                  panels + c * count_words(depth, terms, pair), &sums[c / COLUMNS][tile - slice], form,
+                                  terms, pair);
             }
         }
     }

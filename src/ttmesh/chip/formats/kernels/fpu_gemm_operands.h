@@ -85,8 +85,9 @@ INLINE void pack_chunk(const Work *work, int64_t from, int64_t rows, int64_t the
             else pack_terms(work, from + r * stride + k, word + r, half, pair);
         }
     }
+    const uint32_t upper = (uint32_t)work->shape->x_mask & 0xffff0000;
     for (int64_t r = 0; even < there && r < (rows < ROWS ? rows : ROWS); r++) /* half a pair is left */
-        to[even / step * ROWS + r] = bits_at(work->x, from + r * stride + even, half) & (uint32_t)work->shape->x_mask & 0xffff0000;
+        to[even / step * ROWS + r] = bits_at(work->x, from + r * stride + even, half) & upper;
 }
 
 /* Tiles of ROWS rows, of as many batches as there are: one may serve all. */
@@ -99,8 +100,10 @@ static void pack_tiles(const void *data, int64_t begin, int64_t end) {
         const int64_t batch = item / work->tiles, tile = item % work->tiles, rows = shape->rows - tile * ROWS;
         for (int64_t k = 0; k < work->depth; k += chunk) {
             const int64_t left = work->depth - k, depth = left < chunk ? left : chunk, rest = shape->depth - k;
-            const int64_t from = batch * shape->x_batch + tile * ROWS * shape->x_row + k, there = rest < depth ? rest : depth;
-            uint32_t *to = work->packed + count_words((batch * work->depth + k) * work->tiles + tile * depth, terms, pair) * ROWS;
+            const int64_t from = batch * shape->x_batch + tile * ROWS * shape->x_row + k;
+            const int64_t there = rest < depth ? rest : depth;
+            const int64_t before = (batch * work->depth + k) * work->tiles + tile * depth;
+            uint32_t *to = work->packed + count_words(before, terms, pair) * ROWS;
             if (terms == 1 && HAS_PAIRS && pair && shape->x_half) pack_chunk(work, from, rows, there, depth, to, 1, 1, 1);
             else if (terms == 1 && HAS_PAIRS && pair) pack_chunk(work, from, rows, there, depth, to, 0, 1, 1);
             else if (terms == 1 && shape->x_half) pack_chunk(work, from, rows, there, depth, to, 1, 1, 0);
