@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import os
 import re
 import sys
 from collections import Counter
@@ -86,6 +87,7 @@ class LoaderHooks(MetaPathFinder, Loader):
             "transformers.modeling_utils": self._change_models,
             "transformers.models.auto.tokenization_auto": self._change_tokenizers,
             "transformers.models.auto.configuration_auto": self._change_configurations,
+            "huggingface_hub.constants": self._stay_offline,
             "safetensors": self._change_files,
         }
         self._loaders: dict[str, Loader] = {}
@@ -137,6 +139,14 @@ class LoaderHooks(MetaPathFinder, Loader):
         old = module.safe_open
         module.safe_open = without_large_tensors(old)  # type: ignore[attr-defined]
         self._undo.append(lambda: setattr(module, "safe_open", old))
+
+    def _stay_offline(self, module: ModuleType) -> None:
+        """No waiting for a server: what a dry run reads is on this machine, unless HF_HUB_OFFLINE is set to 0."""
+        if "HF_HUB_OFFLINE" in os.environ:
+            return
+        old = module.HF_HUB_OFFLINE
+        module.HF_HUB_OFFLINE = True  # type: ignore[attr-defined]
+        self._undo.append(lambda: setattr(module, "HF_HUB_OFFLINE", old))
 
     def _change_models(self, module: ModuleType) -> None:
         def make(load: Any) -> Callable[..., Any]:
