@@ -40,7 +40,20 @@ def is_taken(value: object, kind: str) -> bool:
     """Whether the bindings take a value for a parameter of this type."""
     if value is None:
         return kind.endswith("?")
-    return any(_is_one(value, part) for part in kind.rstrip("?").split("|"))
+    for part in _list_alternatives(kind):
+        if _is_class(type(value), part) or _is_one(value, part):
+            return True
+    return False
+
+
+@cache
+def _list_alternatives(kind: str) -> tuple[str, ...]:
+    return tuple(kind.rstrip("?").split("|"))
+
+
+@cache
+def _is_class(given: type, kind: str) -> bool:
+    return any(base.__name__ == kind for base in given.__mro__) and kind not in NUMBERS
 
 
 def _is_one(value: object, kind: str) -> bool:
@@ -53,7 +66,7 @@ def _is_one(value: object, kind: str) -> bool:
         return _is_number(value, kind)
     if kind == "str":
         return isinstance(value, str)
-    return isinstance(value, CONVERTED.get(kind, ())) or any(base.__name__ == kind for base in type(value).__mro__)
+    return isinstance(value, CONVERTED.get(kind, ()))
 
 
 def _is_number(value: object, kind: str) -> bool:
