@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from pathlib import Path
 
@@ -89,6 +90,15 @@ def test_loaders_do_not_wait_for_a_server_unless_they_are_told_to(monkeypatch: p
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     with ttmesh.dry_run():
         assert constants.HF_HUB_OFFLINE is False
+
+
+@pytest.mark.usefixtures("_library")
+def test_a_loader_that_was_looked_for_before_it_is_imported_is_changed_too() -> None:
+    with ttmesh.dry_run():
+        assert importlib.util.find_spec("transformers.modeling_utils") is not None
+        from transformers.modeling_utils import PreTrainedModel
+
+        assert isinstance(PreTrainedModel.from_pretrained("some/model"), PreTrainedModel)
 
 
 def test_prompts_are_about_as_long_as_with_a_real_tokenizer() -> None:

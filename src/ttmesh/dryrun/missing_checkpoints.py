@@ -96,7 +96,7 @@ class LoaderHooks(MetaPathFinder, Loader):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """The spec that the other finders give, with this loader around its own."""
-        if fullname not in self._changes or fullname in self._loaders:
+        if fullname not in self._changes:
             return None
         others = (finder.find_spec(fullname, path, target) for finder in sys.meta_path if finder is not self)
         spec = next((found for found in others if found is not None), None)

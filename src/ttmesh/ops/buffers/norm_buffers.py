@@ -258,7 +258,8 @@ def moreh_mean_buffers(program: ProgramCall) -> int:
 def moreh_sum_buffers(program: ProgramCall) -> int:
     """Tiles in and out, a mask, numbers and sums, by direction."""
     spec, rank = program.inputs[0], len(program.inputs[0].shape)
-    dim, *_ = program.options.get("stage") or (program.options.get("dim"),)
+    stage = program.options.get("stage")
+    dim = stage if isinstance(stage, int) else stage[0] if stage else program.options.get("dim")
     place = (int(dim) if isinstance(dim, int) else -1) % max(rank, 1)
     return (5 if place < rank - 2 else 8 if place == rank - 2 else 9) * page_of(spec)
 

@@ -18,16 +18,22 @@ BufferRule = Callable[[ProgramCall], int]
 KeyRule = Callable[[tuple[Hashable, ...]], int | None]
 
 _rules: dict[str, BufferRule] = {}
+_fused: set[str] = set()
 _key_rules: list[KeyRule] = []
 
 
-def buffer_rule(*names: str) -> Callable[[BufferRule], BufferRule]:
-    """Make a function the rule of programs, by the last part of an operation's name or by the name of a stage."""
+def buffer_rule(*names: str, fused: bool = False) -> Callable[[BufferRule], BufferRule]:
+    """Make a function the rule of programs, by the last part of an operation's name or by the name of a stage.
+
+    Args:
+        fused: what ttmesh counts as stages is one program of TT-NN's.
+    """
 
     def decorate(rule: BufferRule) -> BufferRule:
         for name in names:
             assert name not in _rules, f"{name} has two rules"
             _rules[name] = rule
+        _fused.update(names if fused else ())
         return rule
 
     return decorate
@@ -64,6 +70,8 @@ def compute_buffer_bytes(
         own: what the operation's own rule says of a program that is no stage; None: it has none.
         composed: whether the programs are stages of a composite, which say what each of them is.
     """
+    if name.rpartition(".")[2] in _fused:
+        return _size(name, program)
     sizes = [0]
     for key in dict.fromkeys(programs):
         match key:
