@@ -84,11 +84,14 @@ def untilize_buffers(program: ProgramCall) -> int:
         return _divide_to_fit(wide, size_in + size_out) * (size_in + size_out)
     largest = max(size_in, size_out)
     new = spec.dtype in (DataType.BFLOAT16, DataType.BFLOAT8_B) and program.options.get("sub_core_grids") is None
-    if new and not in_l1_shards(result) and (high == 1 or 2 * wide * BFLOAT16 <= WIDEST_IN_ONE_PROGRAM):
-        aligned = all(extent % TILE == 0 for extent in spec.shape[-2:]) and len(spec.shape) > 1
+    aligned = all(extent % TILE == 0 for extent in spec.shape[-2:]) and len(spec.shape) > 1
+    narrow = (high == 1 and aligned) or 2 * wide * BFLOAT16 <= WIDEST_IN_ONE_PROGRAM
+    if new and not in_l1_shards(result) and narrow:
         tiles = _columns_per_core(wide, high, cores) if aligned else wide
         deep_in, deep_out = _depths(tiles, largest, program.free_l1)
         return tiles * (deep_in * size_in + deep_out * size_out)
+    if new and not aligned and tuple(spec.padded_shape) != tuple(spec.shape):
+        return untilize_with_unpadding_buffers(program)
     return _untilize_rows(program, wide, high, size_in, size_out)
 
 

@@ -136,12 +136,11 @@ def concat_buffers(program: ProgramCall) -> int:
 
 @buffer_rule("repeat_codegen", "repeat_interleave")
 def repeat_buffers(program: ProgramCall) -> int:
-    """Eight pages, or as many as fit into what is free of L1; of rows that do not fit, parts."""
+    """Eight pages, or as many pairs as fit into what is free of L1."""
     spec, result = program.inputs[0], program.results[0]
     page_bytes = page_of(spec) if _is_tiles(spec) else row_bytes(result, program.arch)
-    if not program.free_l1:
-        return REPEATED * page_bytes
-    return min(min(REPEATED, max(program.free_l1 // page_bytes, 1)) * page_bytes, program.free_l1)
+    pairs = program.free_l1 // (2 * page_bytes) if program.free_l1 else REPEATED
+    return min(REPEATED, max(2 * pairs, 2)) * page_bytes
 
 
 @buffer_rule("pad")

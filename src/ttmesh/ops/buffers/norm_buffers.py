@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from ttmesh.base.dtypes import DataType, Layout, ShardOrientation
 from ttmesh.ops.buffers.pages import (
     BFLOAT16,
@@ -262,6 +264,29 @@ def moreh_sum_buffers(program: ProgramCall) -> int:
     dim = stage if isinstance(stage, int) else stage[0] if stage else program.options.get("dim")
     place = (int(dim) if isinstance(dim, int) else -1) % max(rank, 1)
     return (5 if place < rank - 2 else 8 if place == rank - 2 else 9) * page_of(spec)
+
+
+@buffer_rule("moreh_layer_norm")
+def moreh_layer_norm_buffers(program: ProgramCall) -> int:
+    """All tiles that are normalised together, twice, or where they do not fit two blocks of up to four; weights in blocks."""
+    spec, options = program.inputs[0], program.options
+    rank, outer = len(spec.shape), options.get("rows")
+    if not options.get("layer", True) or rank < 2:
+        return 0
+    dims = next((n for n in range(1, rank + 1) if prod(spec.shape[: rank - n]) == outer), 1)
+    inner = columns(spec) * (1 if dims == 1 else rows(spec) * prod(spec.shape[rank - dims : rank - 2]))
+    wide = has_float32_sums(program, False)
+    block = max(n for n in range(1, 3 if wide else 5) if inner % n == 0)
+    given = sum(options.get(name) is not None for name in ("gamma", "beta"))
+    masks = (spec.shape[-1] % TILE != 0) + (dims > 1 and spec.shape[-2] % TILE != 0)
+    size, sums_size = page_of(spec), FLOAT32 if wide else page_of(spec)
+
+    def usage(whole: int, squares: int) -> int:
+        values = whole + 2 + 2 * block * (given + 1) + masks
+        return values * size + (whole + squares + 6 + (2 * block if given else 0)) * sums_size
+
+    small = usage(inner, 1)
+    return small if small < L1_BYTES - program_base(program) else usage(2 * block, 2 * block)
 
 
 @buffer_rule("moreh_dot")

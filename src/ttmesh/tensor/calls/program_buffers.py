@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 
 from ttmesh.base.dtypes import BufferType, DataType, Layout
-from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.mesh.device.mesh_device import LOCAL_L1_LABEL, MeshDevice
 from ttmesh.tensor.calls.dispatch_factories import ProgramCall
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -56,9 +56,9 @@ def _find_key_size(key: tuple[Hashable, ...]) -> int | None:
 
 def find_free_l1(mesh: MeshDevice) -> int:
     """Bytes between the bottom of L1 and the lowest buffer in it: what factories that choose their blocks divide up."""
-    start = mesh.heap.map.banks[BufferType.L1].start
-    lowest = mesh.heap.lowest_used(BufferType.L1) if mesh.heap.live[BufferType.L1] else None
-    return (mesh.heap.map.l1_bytes if lowest is None else lowest) - start
+    live = mesh.heap.live[BufferType.L1].values()
+    lowest = min((cell.address for cell in live if cell.label != LOCAL_L1_LABEL), default=mesh.heap.map.l1_bytes)
+    return lowest - mesh.heap.map.banks[BufferType.L1].start
 
 
 def compute_buffer_bytes(
