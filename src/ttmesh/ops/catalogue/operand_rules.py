@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ttmesh.base.dtypes import BufferType, DataType, Layout, TensorMemoryLayout
@@ -132,6 +132,15 @@ def wide_destination(operands: str, wrong: str) -> OperandRule:
     fix = "Pass compute_kernel_config= with fp32_dest_acc_en=True."
     expected = "a 32-bit destination for float32"
     return OperandRule(tuple(operands.split()), wrong, accepts, _found_dtype, expected, fix, is_format=True)
+
+
+def only_for(rule: OperandRule, *, sharded: bool) -> OperandRule:
+    """The rule for calls whose first operand is in shards, or for the others: TT-NN has a program for each."""
+
+    def accepts(spec: TensorSpec, call: Call | Mapping[str, Any]) -> bool:
+        return call["input_tensor"].spec.memory_config.is_sharded() is not sharded or rule.accepts(spec, call)
+
+    return replace(rule, accepts=accepts)
 
 
 def check_operands(rules: Sequence[OperandRule], call: Call) -> None:
