@@ -8,6 +8,7 @@ from math import isqrt
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.ops.buffers.pages import (
     BFLOAT16,
+    HALF_L1,
     TILE,
     alignment,
     columns,
@@ -22,7 +23,6 @@ from ttmesh.tensor.calls.program_buffers import buffer_rule
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 WIDE = 32  # tiles across, from which squares are considered
-HALF_L1 = 643_904  # bytes: half of a core's L1 less what lies below the circular buffers
 WIDEST_IN_ONE_PROGRAM = 800_000  # bytes of a row, in and out
 
 
@@ -114,7 +114,7 @@ def _depths(tiles: int, size: int, room: int) -> tuple[int, int]:
 def _untilize_rows(program: ProgramCall, wide: int, high: int, size_in: int, size_out: int) -> int:
     cores = program.grid.num_cores
     spec, both = program.inputs[0], size_in + size_out
-    side = _is_divided(cores, wide, high, high)
+    side = _is_divided(cores, wide, rows(spec), high)
     if not side and wide * both >= program.free_l1 > 0:
         side = find_square(cores, wide, rows(spec))[0]
     if side:
