@@ -6,7 +6,8 @@
     python circular_buffers.py --sample real.jsonl ours.jsonl sample.jsonl COUNT   # the file of tests/dryrun
 
 A row is one call: its family, its text, and the most that one core holds of the buffers of one program (buffers laid
-over a tensor's own shards take nothing). The calls are in circular_buffer_calls.py.
+over a tensor's own shards take nothing). The calls are in circular_buffer_calls.py; CHIPS=8 adds collectives, on a row
+of so many chips.
 """
 
 from __future__ import annotations

@@ -47,6 +47,14 @@ def fused_rms_buffers(program: ProgramCall) -> int:
     return (10 + 3 * own + shards.num_cores()) * BFLOAT16 + HEADERS + 2
 
 
+def _length(spec: TensorSpec) -> int:
+    return spec.shape[-1] if spec.shape else 1
+
+
+def _aligned_row(spec: TensorSpec) -> int:
+    return align(_length(spec) * element_bytes(spec), L1_ALIGNMENT)
+
+
 def _tokens(spec: TensorSpec) -> int:
     return max(prod(spec.shape[:-1]), 1)
 
@@ -58,16 +66,15 @@ def dispatch_tokens_buffers(program: ProgramCall) -> int:
     tokens, page = _tokens(spec), row_bytes(experts, program.arch)
     chips = max(_tokens(program.results[0]) // tokens, 1)
     tables = _tokens(mapping) * row_bytes(mapping, program.arch) + (1 + chips) * tokens * page
-    return 2 * row_bytes(spec, program.arch) + tables + DISPATCH_HEADERS + tokens * mapping.shape[-1]
+    return 2 * row_bytes(spec, program.arch) + tables + DISPATCH_HEADERS + tokens * _length(mapping)
 
 
 @buffer_rule("all_to_all_combine")
 def combine_tokens_buffers(program: ProgramCall) -> int:
     """A row of every expert of the chip, three rows of tables, and headers."""
     spec, *tables = program.inputs
-    local = 1 if program.options.get("local_reduce") else max(spec.shape[0], 1)
-    sizes = [align(table.shape[-1] * element_bytes(table), L1_ALIGNMENT) for table in tables]
-    return COMBINE_HEADERS + local * row_bytes(spec, program.arch) + sum(sizes) + L1_ALIGNMENT
+    local = 1 if program.options.get("local_reduce") or not spec.shape else max(spec.shape[0], 1)
+    return COMBINE_HEADERS + local * row_bytes(spec, program.arch) + sum(map(_aligned_row, tables)) + L1_ALIGNMENT
 
 
 @buffer_rule("moe_routing_remap")
@@ -80,9 +87,8 @@ def remap_routing_buffers(program: ProgramCall) -> int:
 def remap_tokens_buffers(program: ProgramCall) -> int:
     """Rows of both tables, two of the weights of all experts and two of those of the chip."""
     spec, *tables = program.inputs
-    row = align(spec.shape[-1] * element_bytes(spec), L1_ALIGNMENT)
-    sizes = [align(table.shape[-1] * element_bytes(table), L1_ALIGNMENT) for table in tables]
-    return 2 * row + sum(sizes) + L1_ALIGNMENT + 2 * program.results[0].shape[-1] * element_bytes(spec)
+    kept = _length(program.results[0]) * element_bytes(spec)
+    return 2 * _aligned_row(spec) + sum(map(_aligned_row, tables)) + L1_ALIGNMENT + 2 * kept
 
 
 @buffer_rule("deepseek_moe_fast_reduce_nc")

@@ -34,9 +34,12 @@ class OperandRule:
     expected: str
     fix: str
     is_format: bool = False  # a requirement of the format alone
+    sharded: bool | None = None  # only for calls whose input tensor is in shards, or is not
 
     def check(self, call: Call) -> None:
         """Raise for an operand that is given and not accepted."""
+        if self.sharded is not None and call["input_tensor"].spec.memory_config.is_sharded() is not self.sharded:
+            return
         for operand in self.operands:
             value = call[operand]
             if isinstance(value, Tensor):
@@ -136,11 +139,7 @@ def wide_destination(operands: str, wrong: str) -> OperandRule:
 
 def only_for(rule: OperandRule, *, sharded: bool) -> OperandRule:
     """The rule for calls whose first operand is in shards, or for the others: TT-NN has a program for each."""
-
-    def accepts(spec: TensorSpec, call: Call | Mapping[str, Any]) -> bool:
-        return call["input_tensor"].spec.memory_config.is_sharded() is not sharded or rule.accepts(spec, call)
-
-    return replace(rule, accepts=accepts)
+    return replace(rule, sharded=sharded, is_format=rule.is_format and not sharded)
 
 
 def check_operands(rules: Sequence[OperandRule], call: Call) -> None:
