@@ -185,7 +185,7 @@ class LoaderHooks(MetaPathFinder, Loader):
             @functools.wraps(load)
             def from_pretrained(cls: Any, name: Any, **options: Any) -> Any:
                 found = (path for pattern in CONFIGS for path in Path().glob(pattern.format(name=Path(name).name)))
-                own = next(found, None)
+                own = next((path for path in found if (path / "config.json").is_file()), None)
                 if Path(name).is_dir() or own is None:
                     return load(cls, name, **options)
                 return load(cls, str(own), **options)

@@ -138,7 +138,19 @@ def minimal_matmul_strided_reduce_scatter_async(
     check_closed_ring(mesh, cluster_axis, Topology.Ring)
     values = input_tensor if isinstance(input_tensor, Tensor) else _concat_columns(input_tensor)
     (matmul_result,) = _multiply(
-        values, weight_tensor, bias, fused_activation, memory_config_mm, dtype, 1, -1, False, None, None, None, config,
+        values,
+        weight_tensor,
+        bias,
+        fused_activation,
+        memory_config_mm,
+        dtype,
+        1,
+        -1,
+        False,
+        None,
+        None,
+        None,
+        config,
         compute_kernel_config,
     )
     scattered = scatter(

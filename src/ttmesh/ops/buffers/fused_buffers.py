@@ -5,7 +5,17 @@ from __future__ import annotations
 from math import prod
 
 from ttmesh.ops.buffers.collective_buffers import PACKET
-from ttmesh.ops.buffers.pages import BFLOAT16, L1_ALIGNMENT, TILE, align, columns, element_bytes, page_of, row_bytes, rows
+from ttmesh.ops.buffers.pages import (
+    BFLOAT16,
+    L1_ALIGNMENT,
+    TILE,
+    align,
+    columns,
+    element_bytes,
+    page_of,
+    row_bytes,
+    rows,
+)
 from ttmesh.ops.buffers.reduction_buffers import LARGEST_PART
 from ttmesh.tensor.calls.dispatch_factories import ProgramCall
 from ttmesh.tensor.calls.program_buffers import buffer_rule

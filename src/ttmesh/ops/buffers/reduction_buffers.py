@@ -24,7 +24,11 @@ from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 BLOCK, ENOUGH = 8, 4  # tiles read at a time, by cores that get this many
 INDEX = BFLOAT16  # a tile of uint16
-SHORT_ROW, WIDE_ROW, LONG_ROW = 1024, 8192, 65536  # of topk: wide rows are divided over cores, few of them also where shorter
+SHORT_ROW, WIDE_ROW, LONG_ROW = (
+    1024,
+    8192,
+    65536,
+)  # of topk: wide rows are divided over cores, few of them also where shorter
 FEW_ROWS, FEW_CORES, MANY_CORES = 2, 8, 16
 SORTED_ALONE = 64  # tiles of a row that one core sorts
 LARGEST_PART = 8  # tiles of a batch that are added at a time

@@ -10,9 +10,9 @@ from ttmesh.ops.catalogue.operand_rules import (
     in_dram,
     in_l1,
     memory,
+    only_for,
     row_major,
     tiles,
-    only_for,
     wide_destination,
 )
 

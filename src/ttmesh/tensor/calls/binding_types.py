@@ -40,10 +40,7 @@ def is_taken(value: object, kind: str) -> bool:
     """Whether the bindings take a value for a parameter of this type."""
     if value is None:
         return kind.endswith("?")
-    for part in _list_alternatives(kind):
-        if _is_class(type(value), part) or _is_one(value, part):
-            return True
-    return False
+    return any(_is_class(type(value), part) or _is_one(value, part) for part in _list_alternatives(kind))
 
 
 @cache
