@@ -1,4 +1,4 @@
-"""Circular buffers of collectives over shards in L1, of those fused with a norm, and of those that move tokens to experts."""
+"""Circular buffers of collectives over shards in L1, of those fused with a norm, and of tokens on the way to experts."""
 
 from __future__ import annotations
 

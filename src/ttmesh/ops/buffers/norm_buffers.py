@@ -268,7 +268,7 @@ def moreh_sum_buffers(program: ProgramCall) -> int:
 
 @buffer_rule("moreh_layer_norm")
 def moreh_layer_norm_buffers(program: ProgramCall) -> int:
-    """All tiles that are normalised together, twice, or where they do not fit two blocks of up to four; weights in blocks."""
+    """All tiles that are normalised together, twice; where they do not fit, two blocks of up to four. Weights in blocks."""
     spec, options = program.inputs[0], program.options
     rank, outer = len(spec.shape), options.get("rows")
     if not options.get("layer", True) or rank < 2:
