@@ -136,6 +136,10 @@ def decode_scratch(call: Call) -> int:
     latent = call["head_dim_v"] if isinstance(call["head_dim_v"], int) else None
     values = k if latent is not None or len(call.specs) < 3 else call.specs[2]
     heads, width = math.ceil(count / TILE), math.ceil(q.shape[-1] / TILE)
+    shards, groups = q.memory_config.shard_spec, 1
+    if shards is not None and latent is not None:  # the heads of a shard are a core's own
+        own = max(math.ceil(shards.shape[0] / TILE), 1)
+        heads, groups = min(heads, own), max(math.ceil(heads / own), 1)
     value_width = math.ceil((values.shape[-1] if latent is None else latent) / TILE)
     kernel = call["compute_kernel_config"]
     if config is not None:
@@ -155,7 +159,8 @@ def decode_scratch(call: Call) -> int:
     indices = 0 if positions is None else 2 * align_up(4 * users, step)
     if table is not None:
         indices += align_up((table.shape[-1] if len(table.shape) else 1) * 4, step)
-    partial = (heads * value_width + 2 * heads) * (_count_cores_per_head(call, users, k.shape[1]) - 1) * tile
+    partial = (heads * value_width + 2 * heads) * (_count_cores_per_head(call, users * groups, k.shape[1]) - 1) * tile
+    in_shards = call["memory_config"] is not None and call["memory_config"].is_sharded()
     return (
         2 * heads * width * size_q
         + chunks
@@ -163,7 +168,7 @@ def decode_scratch(call: Call) -> int:
         + statistics
         + indices
         + partial
-        + heads * value_width * BFLOAT16_TILE
+        + (0 if in_shards else heads * value_width * BFLOAT16_TILE)
     )
 
 
