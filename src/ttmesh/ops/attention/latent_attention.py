@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from torch import Tensor as Lanes
 
 from ttmesh.ops.attention.attention_scores import attend_prefill
-from ttmesh.ops.attention.sdpa_decode import attend_cached, check_latent_decode, decode_scratch, find_user_positions
+from ttmesh.ops.attention.decode_buffers import decode_scratch
+from ttmesh.ops.attention.sdpa_decode import attend_cached, check_latent_decode, find_user_positions
 from ttmesh.ops.attention.sdpa_prefill import attend_chunk, attention_spec, prefill_scratch
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.goldens import sdpa as goldens
