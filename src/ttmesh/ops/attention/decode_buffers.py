@@ -1,9 +1,11 @@
-"""Circular buffers of decode attention: what a core holds of heads, keys, values and other cores' results."""
+"""How decode attention divides heads over cores, and the circular buffers that a core then holds."""
 
 from __future__ import annotations
 
 import math
 from typing import Any, NamedTuple
+
+from torch import Tensor as Lanes
 
 from ttmesh.base.dtypes import Arch, DataType
 from ttmesh.chip.formats.tiles import tile_bytes
@@ -27,7 +29,10 @@ def decode_scratch(call: Call) -> int:
     config, table = call["program_config"], call["page_table_tensor"]
     latent = call["head_dim_v"] if isinstance(call["head_dim_v"], int) else None
     values = k if latent is not None or len(call.specs) < 3 else call.specs[2]
-    split, width = split_heads_over_cores(call), math.ceil(q.shape[-1] / TILE)
+    users, width = _count_users(q, table), math.ceil(q.shape[-1] / TILE)
+    split = HeadSplit(users, math.ceil(q.shape[-2] / TILE), False)
+    if latent is not None:
+        split = split_heads_over_cores(q, users, config)
     heads, value_width = split.tiles, math.ceil((values.shape[-1] if latent is None else latent) / TILE)
     kernel = call["compute_kernel_config"]
     if config is not None:
@@ -50,19 +55,27 @@ def decode_scratch(call: Call) -> int:
     return queries + chunks + scores + statistics + _count_index_bytes(call) + partial + output
 
 
-def split_heads_over_cores(call: Call) -> HeadSplit:
-    """Sharded queries of latent attention are divided as their shards are; others have a group of cores per user."""
-    q, table, config = call.specs[0], call["page_table_tensor"], call["program_config"]
-    users, shards = _count_users(q, table), q.memory_config.shard_spec
-    heads = q.shape[-2]
-    if shards is None or not isinstance(call["head_dim_v"], int):
+def split_heads_over_cores(q: TensorSpec, users: int, program_config: Any) -> HeadSplit:
+    """How sharded queries of latent attention are divided: as their shards are."""
+    shards, heads = q.memory_config.shard_spec, q.shape[-2]
+    if shards is None:
         return HeadSplit(users, math.ceil(heads / TILE), False)
-    height, most = shards.shape[0], 16 if config is None else config.max_cores_per_head_batch
+    height, most = shards.shape[0], 16 if program_config is None else program_config.max_cores_per_head_batch
     parts = shards.grid.num_cores() // most // users
     if parts and heads == users * height * parts * most:
         return HeadSplit(users * parts, max(height // TILE, 1), True)
     parts = max(math.ceil(heads / height), 1)
     return HeadSplit(users * parts, max(align_up(heads, TILE) // parts // TILE, 1), False)
+
+
+def select_local_queries(q: Lanes, spec: TensorSpec, users: int, program_config: Any, lane_axes: int) -> Lanes:
+    """Queries [1, users, heads, dim] of shards that repeat a user's heads for every core of its group; others unchanged."""
+    split, shards = split_heads_over_cores(spec, users, program_config), spec.memory_config.shard_spec
+    if shards is None or not split.is_local:
+        return q
+    lanes, height, parts = q.shape[:lane_axes], shards.shape[0], split.groups // users
+    copies = q.reshape(*lanes, users, parts, -1, height, q.shape[-1])
+    return copies[..., 0, :, :].reshape(*lanes, 1, users, parts * height, q.shape[-1])
 
 
 def _count_users(q: TensorSpec, table: Any) -> int:
