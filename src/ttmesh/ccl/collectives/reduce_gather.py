@@ -12,7 +12,13 @@ import torch
 
 from ttmesh.base.errors import MeshError
 from ttmesh.ccl.collectives.collective_semaphores import brings_semaphores
-from ttmesh.ccl.collectives.composed_gather import all_gather_stages, gather_spec, is_composed_gather
+from ttmesh.ccl.collectives.composed_gather import (
+    all_gather_stages,
+    gather_spec,
+    is_composed_gather,
+    is_joined_inside_tiles,
+    refuse_block_floats,
+)
 from ttmesh.ccl.collectives.composed_reduce import (
     all_reduce_stages,
     check_all_reduce,
@@ -94,6 +100,7 @@ def reduce_all(
     )
     if name.startswith("ttnn.experimental.") and len(axes) > 1:
         check_line_over_mesh(Request(name, mesh, (tensor,), (), {"axis": None, **options}))
+        axes = [None]
     result = tensor
     for axis in axes:
         last = axis == axes[-1]
@@ -361,6 +368,8 @@ def decide_all_gather(request: Request) -> Decision:
         )
     if not composed:
         check_all_gather(request, dim, n)
+    elif is_joined_inside_tiles(request.tensor.spec, dim):
+        refuse_block_floats(request, n)
     if request.outputs:
         result = request.result_spec(shape)
     size = spec.packed_size_bytes
@@ -390,6 +399,8 @@ def decide_all_gather(request: Request) -> Decision:
         if request["fused"] == "into the output"
         and request.outputs[0]
         and tensor.tensor_topology().distribution_shape().dims() == 1
+        else replicated_topology(tensor, request["axis"])
+        if composed
         else gathered_topology(tensor, dim, request["axis"]),
         exchange_axes=groups.exchange_axes,
         stages=all_gather_stages(request, dim, result, n),
