@@ -482,7 +482,16 @@ FAMILIES: dict[str, dict[str, Writer]] = {
     "fused": mesh_fused_calls.WRITERS, "experts": mesh_expert_calls.WRITERS,
     "free": mesh_free_calls.COLLECTIVES, "transfers": mesh_free_calls.TRANSFERS, "programs": mesh_free_calls.PROGRAMS,
 }  # fmt: skip
-WEIGHTS = {"collectives": 9, "functions": 3, "placed": 4, "fused": 5, "experts": 3, "free": 6, "transfers": 4, "programs": 3}
+WEIGHTS = {
+    "collectives": 9,
+    "functions": 3,
+    "placed": 4,
+    "fused": 5,
+    "experts": 3,
+    "free": 6,
+    "transfers": 4,
+    "programs": 3,
+}
 KNOWING = ("collectives", "functions", "placed", "fused", "experts")
 
 
