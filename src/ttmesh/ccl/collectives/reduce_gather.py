@@ -88,7 +88,7 @@ def reduce_all(
 ) -> Tensor:
     """The reduction over a group on every chip; without an axis on a mesh with several, one axis after the other."""
     mesh = mesh_of(name, [tensor])
-    check_axis(mesh, cluster_axis, name)
+    check_axis(mesh, cluster_axis, _name_axis_check(name, topology))
     options = {
         "memory_config": memory_config, "topology": topology, "dtype": dtype, "algorithm": algorithm,
         "reduction": reduction_name(reduction), "brings_semaphores": brings_semaphores, "semaphores": semaphores,
@@ -139,7 +139,7 @@ def scatter(
     "strided matmul" (the same, inside the program of a matmul). Their results keep the tensor's topology.
     """
     mesh = mesh_of(name, [tensor])
-    check_axis(mesh, cluster_axis, name)
+    check_axis(mesh, cluster_axis, _name_axis_check(name, topology))
     no_barrier = multi_device_global_semaphore is not None and barrier_semaphore is None
     tuning = (
         chunks_per_sync, num_workers_per_link, num_buffers_per_channel, _key(compute_kernel_config),
@@ -150,7 +150,7 @@ def scatter(
         "algorithm": algorithm, "reduction": reduction_name(reduction), "tuning": tuning,
         "use_l1_small_for_semaphores": use_l1_small_for_semaphores,
         "intermediate": None if intermediate is None else drop_memory(intermediate),
-        "semaphores": None if multi_device_global_semaphore is None else len(multi_device_global_semaphore),
+        "semaphores": _count_semaphores(multi_device_global_semaphore),
         **common_options(name, mesh, mode, num_links, subdevice_id), "fused": fused,
     }  # fmt: skip
     request = Request(name, mesh, (tensor,), (), {"axis": cluster_axis, **options})
@@ -214,7 +214,7 @@ def gather(
         "axis": cluster_axis, "dim": find_tensor_dim(name, tensor, dim), "memory_config": memory_config,
         "topology": topology, "algorithm": algorithm, "replicates_axis": replicates_axis, "reverse": reverse,
         "tuning": tuning,
-        "semaphores": None if multi_device_global_semaphore is None else len(multi_device_global_semaphore),
+        "semaphores": _count_semaphores(multi_device_global_semaphore),
         **common_options(name, mesh, mode, num_links, subdevice_id),
         "fused": fused,
     }  # fmt: skip
@@ -224,6 +224,17 @@ def gather(
         output = None
     result: Tensor = run(name, decide_all_gather, [tensor], options, [output] if output is not None else [])
     return result
+
+
+def _name_axis_check(name: str, topology: Topology | None) -> str:
+    """Whose words an axis out of range gets: for a ring TT-NN first asks for the length of the axis."""
+    asks_length = name in ("ttnn.reduce_scatter", "ttnn.all_reduce") and topology is Topology.Ring
+    return "ttnn.all_gather" if asks_length else name
+
+
+def _count_semaphores(given: Sequence[object] | object) -> int | None:
+    """How many semaphores a caller brings: TT-NN takes one alone, too, where it expects several."""
+    return None if given is None else len(given) if isinstance(given, Sequence) else 1
 
 
 def _key(value: object) -> Hashable:

@@ -29,12 +29,7 @@ def moe_expert_token_remap(
     tensors = [topk_tensor, expert_mapping_tensor, expert_metadata_tensor]
     mesh_of("ttnn.moe_expert_token_remap", tensors)
     tokens = prod(expert_metadata_tensor.shape[1:3])
-    require(
-        expert_metadata_tensor.layout is Layout.ROW_MAJOR,
-        "Metadata tensor must be in row major layout",
-        "ROW_MAJOR_LAYOUT",
-        "Convert it with ttnn.to_layout.",
-    )
+    _check_token_tensors(topk_tensor, expert_mapping_tensor, expert_metadata_tensor)
     require(
         reduction_size > 0,
         f"reduction_size must be positive, got {reduction_size}",
@@ -86,6 +81,19 @@ def moe_routing_remap(
     outputs = [optional_output_tensor] if optional_output_tensor is not None else []
     result: Tensor = run("ttnn.moe_routing_remap", _decide_routing_remap, [routing_weights_tensor], options, outputs)
     return result
+
+
+def _check_token_tensors(topk: Tensor, mapping: Tensor, metadata: Tensor) -> None:
+    """Raise for layouts and formats that moe_expert_token_remap does not take, in TT-NN's order."""
+    rows, numbers = "must be in row major layout", "must be uint16"
+    for holds, wrong, expected in (
+        (topk.layout is Layout.ROW_MAJOR, f"topk tensor {rows}", "ROW_MAJOR_LAYOUT"),
+        (metadata.layout is Layout.ROW_MAJOR, f"Metadata tensor {rows}", "ROW_MAJOR_LAYOUT"),
+        (metadata.dtype is DataType.UINT16, f"Metadata tensor {numbers}", "uint16"),
+        (mapping.dtype is DataType.UINT16, f"Mapping tensor {numbers}", "uint16"),
+        (mapping.layout is Layout.ROW_MAJOR, f"Mapping tensor {rows}", "ROW_MAJOR_LAYOUT"),
+    ):
+        require(holds, wrong, expected, "Convert it with ttnn.to_layout or ttnn.typecast.")
 
 
 def _check_weights(weights: Tensor, non_zero: int, expert_parallel_size: int) -> None:

@@ -77,6 +77,23 @@ def check_head_cores(users: int, config: MemoryConfig | None) -> None:
         )
 
 
+def check_worker_semaphores(count: int, workers: int | None) -> None:
+    """Raise for fewer semaphores than two directions and their workers need: each worker tells the matmul by one."""
+    require(
+        workers != 0,
+        "At least one type of channel must be configured",
+        "one worker per link or more",
+        "Change num_workers_per_link.",
+    )
+    needed = 2 + 2 * (workers or 1)
+    require(
+        count >= needed,
+        f"vector::_M_range_check: __n (which is {max(count, 2)}) >= this->size() (which is {count})",
+        f"{needed} semaphores",
+        "Create them with ttnn.create_global_semaphore.",
+    )
+
+
 def check_sender_groups(grid: Sequence[int], links: int, workers: int, *, transposed: bool) -> None:
     """Raise if the cores that send the first matrix cannot be divided among links and their workers."""
     senders = grid[0] if transposed else grid[1]

@@ -56,7 +56,8 @@ WITHOUT_DEVICE = {  # what TT-NN says of a tensor that is freed or on the host
 }
 ON_HOST = {  # and of one on the host, where it is another text
     **dict.fromkeys(
-        ("point_to_point", "ring_attention_all_gather_async"), "Device Operations expect device tensors as inputs"
+        ("point_to_point", "ring_attention_all_gather_async", "moe_routing_remap", "moe_expert_token_remap"),
+        "Device Operations expect device tensors as inputs",
     ),
     "all_to_all_async": "Expected Tensor with DeviceStorage, got StorageType::HOST",
 }

@@ -35,7 +35,7 @@ SAME_DEVICE = {  # what TT-NN says of operands on different meshes
 }
 _ON_HOST = "Device Operations expect device tensors as inputs"  # of most operations
 ON_HOST = {  # what TT-NN says of a tensor on the host, where it is another text
-    **dict.fromkeys(("max", "min", "mean", "std", "var"), "Expected input tensor to be on device"),
+    **dict.fromkeys(("sum", "max", "min", "mean", "std", "var"), "Expected input tensor to be on device"),
     **dict.fromkeys(("matmul", "linear"), "Operand to matmul must be on device"),
     **dict.fromkeys(("argmax", "topk", "concat"), "Input tensor must be on device"),
     "softmax": "input_tensor.device() == nullptr, No device found, move input_tensor to device",
@@ -235,6 +235,7 @@ def _say_on_host(name: str, tensor: Tensor, arguments: Arguments) -> str:
     if given.startswith("input_tensor_") and short not in ON_HOST:
         return f"Input tensor {given[-1].upper()} must be on device, got storage type: StorageType::HOST"
     text = ON_HOST.get(short, _ON_HOST)
-    if short in ("matmul", "linear") and given != "input_tensor_a":
+    reduces = text == ON_HOST["sum"] and tuple(tensor.shape[-2:]) != tuple(tensor.padded_shape[-2:])
+    if reduces or (short in ("matmul", "linear") and given != "input_tensor_a"):  # a padding is filled first
         text = _ON_HOST
     return f"{text}: {given}" if given else text
