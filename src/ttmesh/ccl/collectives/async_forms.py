@@ -16,11 +16,11 @@ from ttmesh.base.errors import MeshError, NotEmulatedError, require
 from ttmesh.ccl.collectives.all_to_all import exchange
 from ttmesh.ccl.collectives.reduce_gather import decide_gather_of_others, gather, reduce_all, scatter
 from ttmesh.ccl.collectives.ring_buffer_checks import check_high_bandwidth, check_ring_buffers
-from ttmesh.ccl.collectives.staging_buffers import allocate_replicated, list_direct_buffers, list_ring_buffers
 from ttmesh.ccl.planning.collective_call import OWN_OPTIONS, Request, collective, common_options, mesh_of, run
 from ttmesh.ccl.planning.group_plan import check_axis, find_usable_topology
 from ttmesh.ccl.planning.link_limits import check_link_number
 from ttmesh.ccl.planning.reduction_terms import ReduceType
+from ttmesh.ccl.planning.staging_buffers import allocate_replicated, list_direct_buffers, list_ring_buffers
 from ttmesh.ccl.planning.tensor_dims import find_tensor_dim
 from ttmesh.fabric.fabric_config import Topology
 from ttmesh.mesh.allocation.sub_devices import SubDeviceId

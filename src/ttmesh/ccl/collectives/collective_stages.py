@@ -10,6 +10,7 @@ from ttmesh.ccl.collectives.collective_semaphores import brings_semaphores, keep
 from ttmesh.ccl.planning.collective_call import Request
 from ttmesh.ccl.planning.group_plan import find_fabric_topology, find_usable_topology
 from ttmesh.ccl.planning.link_limits import get_num_links
+from ttmesh.ccl.planning.staging_buffers import PAYLOAD_BYTES
 from ttmesh.fabric.fabric_config import Topology
 from ttmesh.ops.stages.movement_stages import interleave
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
@@ -20,7 +21,6 @@ from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 Composed = tuple[Composition, Sequence[PlannedTensor]]
 PACKET_BYTES = 4096  # of bfloat16; other formats fill a channel's buffer: a payload and its header
-PAYLOAD_BYTES = 4352
 CHANNEL_BYTES = PAYLOAD_BYTES + 48
 L1_ALIGNMENT = 16
 TILE = 32

@@ -7,10 +7,10 @@ from math import ceil, prod
 
 from ttmesh.base.dtypes import BufferType, Layout
 from ttmesh.base.errors import ShapeError, require
-from ttmesh.ccl.collectives.collective_stages import PAYLOAD_BYTES
 from ttmesh.ccl.collectives.line_checks import check_routes
 from ttmesh.ccl.planning.collective_call import Request
 from ttmesh.ccl.planning.group_plan import find_fabric_topology
+from ttmesh.ccl.planning.staging_buffers import PAYLOAD_BYTES
 from ttmesh.ccl.planning.tensor_dims import index_text
 from ttmesh.fabric.fabric_config import Topology
 from ttmesh.tensor.spec.shape import Shape

@@ -9,7 +9,6 @@ from ttmesh.base.dtypes import BufferType, DataType, Layout, TensorMemoryLayout
 from ttmesh.base.errors import ShapeError, require
 from ttmesh.base.geometry import MeshCoordinateRange
 from ttmesh.base.placement import Replicate
-from ttmesh.ccl.collectives.collective_stages import PAYLOAD_BYTES, TILE
 from ttmesh.ccl.planning.tensor_dims import find_tensor_dim
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.tensor.distribution.allocate import footprint_of
@@ -19,6 +18,8 @@ from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.spec.tensor_topology import TensorTopology
 from ttmesh.tensor.tensor import Tensor
 
+TILE = 32
+PAYLOAD_BYTES = 4352  # the largest of a packet on a fabric of one dimension
 SHARD_BYTES = 640 << 10  # a core's shard, which its kernel reads as a circular buffer
 L1_BYTES = 4 << 20  # the interleaved buffer that still goes to L1
 DIRECT = "reduce_scatter_minimal_direct"
