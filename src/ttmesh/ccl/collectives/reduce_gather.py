@@ -12,7 +12,13 @@ import torch
 
 from ttmesh.base.errors import MeshError
 from ttmesh.ccl.collectives.collective_semaphores import brings_semaphores
-from ttmesh.ccl.collectives.composed_gather import all_gather_stages, gather_spec, is_composed_gather
+from ttmesh.ccl.collectives.composed_gather import (
+    all_gather_stages,
+    gather_spec,
+    is_composed_gather,
+    is_joined_inside_tiles,
+    refuse_block_floats,
+)
 from ttmesh.ccl.collectives.composed_reduce import (
     all_reduce_stages,
     check_all_reduce,
@@ -83,7 +89,7 @@ def reduce_all(
 ) -> Tensor:
     """The reduction over a group on every chip; without an axis on a mesh with several, one axis after the other."""
     mesh = mesh_of(name, [tensor])
-    check_axis(mesh, cluster_axis, name)
+    check_axis(mesh, cluster_axis, _name_axis_check(name, topology))
     options = {
         "memory_config": memory_config, "topology": topology, "dtype": dtype, "algorithm": algorithm,
         "reduction": reduction_name(reduction), "brings_semaphores": brings_semaphores, "semaphores": semaphores,
@@ -95,6 +101,7 @@ def reduce_all(
     )
     if name.startswith("ttnn.experimental.") and len(axes) > 1:
         check_line_over_mesh(Request(name, mesh, (tensor,), (), {"axis": None, **options}))
+        axes = [None]
     result = tensor
     for axis in axes:
         last = axis == axes[-1]
@@ -133,7 +140,7 @@ def scatter(
     "strided matmul" (the same, inside the program of a matmul). Their results keep the tensor's topology.
     """
     mesh = mesh_of(name, [tensor])
-    check_axis(mesh, cluster_axis, name)
+    check_axis(mesh, cluster_axis, _name_axis_check(name, topology))
     no_barrier = multi_device_global_semaphore is not None and barrier_semaphore is None
     tuning = (
         chunks_per_sync, num_workers_per_link, num_buffers_per_channel, _key(compute_kernel_config),
@@ -144,7 +151,7 @@ def scatter(
         "algorithm": algorithm, "reduction": reduction_name(reduction), "tuning": tuning,
         "use_l1_small_for_semaphores": use_l1_small_for_semaphores,
         "intermediate": None if intermediate is None else drop_memory(intermediate),
-        "semaphores": None if multi_device_global_semaphore is None else len(multi_device_global_semaphore),
+        "semaphores": _count_semaphores(multi_device_global_semaphore),
         **common_options(name, mesh, mode, num_links, subdevice_id), "fused": fused,
     }  # fmt: skip
     request = Request(name, mesh, (tensor,), (), {"axis": cluster_axis, **options})
@@ -208,7 +215,7 @@ def gather(
         "axis": cluster_axis, "dim": find_tensor_dim(name, tensor, dim), "memory_config": memory_config,
         "topology": topology, "algorithm": algorithm, "replicates_axis": replicates_axis, "reverse": reverse,
         "tuning": tuning,
-        "semaphores": None if multi_device_global_semaphore is None else len(multi_device_global_semaphore),
+        "semaphores": _count_semaphores(multi_device_global_semaphore),
         **common_options(name, mesh, mode, num_links, subdevice_id),
         "fused": fused,
     }  # fmt: skip
@@ -218,6 +225,17 @@ def gather(
         output = None
     result: Tensor = run(name, decide_all_gather, [tensor], options, [output] if output is not None else [])
     return result
+
+
+def _name_axis_check(name: str, topology: Topology | None) -> str:
+    """Whose words an axis out of range gets: for a ring TT-NN first asks for the length of the axis."""
+    asks_length = name in ("ttnn.reduce_scatter", "ttnn.all_reduce") and topology is Topology.Ring
+    return "ttnn.all_gather" if asks_length else name
+
+
+def _count_semaphores(given: Sequence[object] | object) -> int | None:
+    """How many semaphores a caller brings: TT-NN takes one alone, too, where it expects several."""
+    return None if given is None else len(given) if isinstance(given, Sequence) else 1
 
 
 def _key(value: object) -> Hashable:
@@ -362,6 +380,8 @@ def decide_all_gather(request: Request) -> Decision:
         )
     if not composed:
         check_all_gather(request, dim, n)
+    elif is_joined_inside_tiles(request.tensor.spec, dim):
+        refuse_block_floats(request, n)
     if request.outputs:
         result = request.result_spec(shape)
     size = spec.packed_size_bytes
@@ -391,6 +411,8 @@ def decide_all_gather(request: Request) -> Decision:
         if request["fused"] == "into the output"
         and request.outputs[0]
         and tensor.tensor_topology().distribution_shape().dims() == 1
+        else replicated_topology(tensor, request["axis"])
+        if composed
         else gathered_topology(tensor, dim, request["axis"]),
         exchange_axes=groups.exchange_axes,
         stages=all_gather_stages(request, dim, result, n),

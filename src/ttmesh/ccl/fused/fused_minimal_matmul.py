@@ -9,7 +9,7 @@ from typing import Any
 from ttmesh.base.errors import NotEmulatedError
 from ttmesh.ccl.collectives.line_checks import check_closed_ring, require_ring
 from ttmesh.ccl.collectives.reduce_gather import gather, scatter
-from ttmesh.ccl.fused.fused_checks import check_sender_groups
+from ttmesh.ccl.fused.fused_checks import check_sender_groups, check_worker_semaphores
 from ttmesh.ccl.fused.fused_matmul import find_operation
 from ttmesh.ccl.planning.collective_call import collective, mesh_of
 from ttmesh.fabric.fabric_config import Topology
@@ -94,9 +94,12 @@ def strided_all_gather_minimal_matmul_async(
     fuse_swiglu: bool = False,
     config: Any = None,
     compute_kernel_config: Any = None,
+    multi_device_global_semaphore: Any = (),
+    num_workers_per_link: int | None = None,
 ) -> list[Tensor]:
     """The gathered tensor, then its matmul with the weights, in chunks."""
     mesh = mesh_of("ttnn.experimental.strided_all_gather_minimal_matmul_async", [input_tensor])
+    check_worker_semaphores(len(multi_device_global_semaphore), num_workers_per_link)
     check_closed_ring(mesh, cluster_axis, topology or Topology.Ring)
     gathered = gather(
         "ttnn.experimental.strided_all_gather_minimal_matmul_async", input_tensor, dim, cluster_axis=cluster_axis,

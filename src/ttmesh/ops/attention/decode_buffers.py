@@ -13,6 +13,7 @@ from ttmesh.chip.memory import align_up
 from ttmesh.ops.attention.sdpa_prefill import BFLOAT16_TILE, TILE
 from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
+from ttmesh.tensor.tensor import Tensor
 
 
 class HeadSplit(NamedTuple):
@@ -78,7 +79,7 @@ def select_local_queries(q: Lanes, spec: TensorSpec, users: int, program_config:
     return copies[..., 0, :, :].reshape(*lanes, 1, users, parts * height, q.shape[-1])
 
 
-def _count_users(q: TensorSpec, table: Any) -> int:
+def _count_users(q: TensorSpec, table: Tensor | None) -> int:
     """Users by the page table's rows, without one by the queries' second dimension."""
     if table is None:
         return max(q.shape[-3] if len(q.shape) > 2 else 1, 1)
