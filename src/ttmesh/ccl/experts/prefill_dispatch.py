@@ -57,8 +57,8 @@ def dispatch(
     mesh = mesh_of(DISPATCH, tensors)
     check_links_and_axis(cluster_axis, num_links, topology or Topology.Linear)
     options = {
-        "axis": cluster_axis or 0, "metadata_len": metadata_len, "capacity": max_dispatch_buffer_token_size,
-        "memory_config": memory_config or input_tensor.memory_config(),
+        "axis": cluster_axis or 0, "given_axis": cluster_axis, "metadata_len": metadata_len,
+        "capacity": max_dispatch_buffer_token_size, "memory_config": memory_config or input_tensor.memory_config(),
         "topology": _find_topology(mesh, topology), "workers": num_workers_per_sender,
         "small": use_l1_small_for_semaphores, "has_padding": padding_config is not None, "fp8_output": fp8_output,
         "fp8_scaled_input": fp8_scaled_input,
@@ -176,8 +176,8 @@ def combine(
     mesh = mesh_of(COMBINE, tensors)
     check_links_and_axis(cluster_axis, num_links, topology or Topology.Linear)
     options = {
-        "axis": cluster_axis or 0, "experts": experts_per_chip, "k": num_experts_per_tok, "tokens": seq_len_per_chip,
-        "memory_config": memory_config or dispatched_buffer.memory_config(),
+        "axis": cluster_axis or 0, "given_axis": cluster_axis, "experts": experts_per_chip, "k": num_experts_per_tok,
+        "tokens": seq_len_per_chip, "memory_config": memory_config or dispatched_buffer.memory_config(),
         "topology": _find_topology(mesh, topology), "small": use_l1_small_for_semaphores, "init_zeros": init_zeros,
         "fp8_output": use_fp8_combine, "size": dispatch_group_size,
         **common_options(COMBINE, mesh, None, num_links, subdevice_id),
