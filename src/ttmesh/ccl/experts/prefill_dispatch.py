@@ -205,7 +205,7 @@ def _decide_combine(request: Request) -> Decision:
         devices = groups.lane_groups.device_ids(rows.device)
         position = torch.full((rows_of_mesh * columns,), -1, device=rows.device)
         position[devices] = torch.arange(n, device=rows.device)
-        sent = torch.zeros(rows.shape[0], n, n, dtype=torch.long)
+        sent = torch.zeros(rows.shape[0], n, n, dtype=torch.long, device=rows.device)
         for g in range(rows.shape[0]):
             for chip in range(n):
                 row, column = divmod(int(devices[g, chip]), columns)
@@ -218,7 +218,7 @@ def _decide_combine(request: Request) -> Decision:
                     here = places >= 0
                     fields, values, places = fields[here], values[here], places[here]
                     result[g, places, fields[:, 1], fields[:, 2]] = values
-                    sent[g, chip] += torch.bincount(places, minlength=n).cpu()
+                    sent[g, chip] += torch.bincount(places, minlength=n)
         count_token_bytes(groups, sent.tolist(), token_bytes)
         return [groups.lane_groups.merge(result[:, :, None, None])]
 
