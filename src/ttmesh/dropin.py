@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
 from ttmesh.base.errors import MeshError
 
@@ -28,6 +28,10 @@ class _Alias(Loader):
     def exec_module(self, module: ModuleType) -> None:
         """It ran already; take back the spec that the import system put on it."""
         module.__spec__ = self._spec
+
+    def get_code(self, name: str) -> CodeType:
+        """What `python -m` runs of a module that is no file: its main()."""
+        return compile(f"import {name}\n{name}.main()\n", f"<{name}>", "exec")
 
 
 class TtnnFinder(MetaPathFinder):

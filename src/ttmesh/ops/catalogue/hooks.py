@@ -1,4 +1,4 @@
-"""Hooks before and after every operation, and what TT-NN's comparison mode keeps."""
+"""Hooks before and after every operation."""
 
 from __future__ import annotations
 
@@ -46,7 +46,3 @@ def register_pre_operation_hook(hook: PreHook) -> AbstractContextManager[None]:
 def register_post_operation_hook(hook: PostHook) -> AbstractContextManager[None]:
     """Call `hook(operation, args, kwargs, output)` after every operation inside the `with` block."""
     return _watch(_PostHook(hook))
-
-
-def reset_comparison_records_data() -> None:
-    """Comparison mode keeps no records, so there is never one to forget."""

@@ -13,7 +13,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from ttmesh.base import ttnn_config
+from ttmesh.base import comparison_records, ttnn_config
 from ttmesh.base.atomic_files import write_file
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.errors import MeshError
@@ -343,6 +343,7 @@ def end_graph_capture_to_file(report_path: str | Path) -> list[Node]:
         report["buffer_pages_by_address"] = recorder.pages_by_address
     write_file(report_path, json.dumps(report))
     python_io.write_sidecar(report_path)
+    comparison_records.hand_over_comparison_records(report_path)
     return nodes
 
 
