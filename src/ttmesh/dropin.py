@@ -47,7 +47,9 @@ class TtnnFinder(MetaPathFinder):
             module = importlib.import_module(f"ttmesh.{fullname}")
         except ModuleNotFoundError:
             return None
-        return ModuleSpec(fullname, _Alias(module), is_package=hasattr(module, "__path__"))
+        inside = f"{module.__name__}."
+        is_package = hasattr(module, "__path__") and any(name.startswith(inside) for name in sys.modules)
+        return ModuleSpec(fullname, _Alias(module), is_package=is_package)
 
 
 # Modules of tt-metal's models/ tree that ttmesh has its own version of, and the packages that lead there.

@@ -1,7 +1,4 @@
-"""Results of comparisons with goldens, kept until a graph report or a database takes them (`ttnn.graph`).
-
-`ttnn.CONFIG.enable_comparison_mode` reports through the log and adds nothing here; programs and importers do.
-"""
+"""Results of comparisons with goldens, kept until a graph report or a database takes them (`ttnn.graph`)."""
 
 from __future__ import annotations
 
@@ -16,12 +13,15 @@ SIDECAR_SUFFIX = ".comparison_records.json"
 TABLES = ("local_tensor_comparison_records", "global_tensor_comparison_records")
 Json = Mapping[str, Any]
 
-_records: dict[str, list[Json]] = {}
+_records: dict[str, list[Json]] = {table: [] for table in TABLES}
+_tensors: dict[int, Json] = {}
 
 
 def reset_comparison_records_data() -> None:
     """Forget every record."""
-    _records.clear()
+    for records in _records.values():
+        records.clear()
+    _tensors.clear()
 
 
 def record_tensor_comparison_data(
@@ -32,21 +32,19 @@ def record_tensor_comparison_data(
 ) -> None:
     """Keep records of comparisons, and the tensors that they name, each once."""
     for table, records in zip(TABLES, (local_tensor_comparison_records, global_tensor_comparison_records), strict=True):
-        _records.setdefault(table, []).extend(records or ())
-    known = {tensor["tensor_id"]: tensor for tensor in _records.get("tensors", ())}
+        _records[table] += records or ()
     for tensor in tensors or ():
-        known.setdefault(tensor["tensor_id"], tensor)
-    _records["tensors"] = list(known.values())
+        _tensors.setdefault(tensor["tensor_id"], tensor)
 
 
 def has_comparison_records() -> bool:
     """Whether anything is kept."""
-    return any(_records.values())
+    return bool(_tensors) or any(_records.values())
 
 
 def get_comparison_records() -> dict[str, Any]:
     """What is kept, as it is written to files."""
-    return {"version": 1, **{table: list(_records.get(table, ())) for table in (*TABLES, "tensors")}}
+    return {"version": 1, **_records, "tensors": list(_tensors.values())}
 
 
 def write_comparison_records(path: Path) -> None:

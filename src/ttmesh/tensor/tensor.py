@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,6 +12,7 @@ import torch
 from ttmesh.base.dtypes import Layout, StorageType
 from ttmesh.base.errors import DeallocatedError, MeshError, ShapeError
 from ttmesh.base.geometry import MeshCoordinate, MeshShape
+from ttmesh.base.id_counters import tensor_ids
 from ttmesh.chip.formats.storage import torch_dtype
 from ttmesh.mesh.allocation.heap import Buffer
 from ttmesh.mesh.device.mesh_device import MeshDevice
@@ -34,7 +34,6 @@ from ttmesh.tensor.spec.tensor_topology import TensorTopology
 from ttmesh.tensor.tensor_html import draw_tensor
 from ttmesh.tensor.torch_mixups import TorchMixups
 
-_ids = itertools.count(1)
 _CONTIGUOUS = torch.contiguous_format
 _new = object.__new__
 
@@ -96,7 +95,7 @@ class Tensor(DistributedTensor, TorchMixups):
     def tensor_id(self) -> int:
         """A unique number of the tensor."""
         if self._tensor_id is None:
-            self._tensor_id = next(_ids)
+            self._tensor_id = tensor_ids.fetch_and_increment()
         return self._tensor_id
 
     @tensor_id.setter

@@ -58,6 +58,7 @@ TOOL_NAMES: dict[str, dict[str, str]] = {
             f"{_REPORTS}.import_report": "import_report",
             f"{_REPORTS}.graph_import": "extract_operation_durations extract_total_duration_from_graph",
             f"{_REPORTS}.report_files": "COMPARISON_RECORDS_SIDECAR_SUFFIX",
+            "ttmesh.ops.graph.python_io": "append_python_io_record record_python_operation_error",
             f"{_REPORTS}.comparison_import": "flush_comparison_records_to_db",
             "ttmesh.base.comparison_records": (
                 "has_comparison_records record_tensor_comparison_data reset_comparison_records_data"

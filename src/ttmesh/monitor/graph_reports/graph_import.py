@@ -20,12 +20,7 @@ from ttmesh.monitor.graph_reports.tensor_rows import make_tensor_row
 
 log = logging.getLogger(__name__)
 Json = Mapping[str, Any]
-DEVICE_KEYS = (
-    "num_y_cores num_x_cores num_y_compute_cores num_x_compute_cores worker_l1_size l1_num_banks l1_bank_size "
-    "address_at_first_l1_bank address_at_first_l1_cb_buffer num_banks_per_storage_core num_compute_cores "
-    "num_storage_cores total_l1_memory total_l1_for_tensors total_l1_for_interleaved_buffers "
-    "total_l1_for_sharded_buffers cb_limit"
-).split()
+DEVICE_KEYS = ["num_y_cores", "num_x_cores", "num_y_compute_cores", "num_x_compute_cores", "worker_l1_size", "l1_num_banks", "l1_bank_size", "address_at_first_l1_bank", "address_at_first_l1_cb_buffer", "num_banks_per_storage_core", "num_compute_cores", "num_storage_cores", "total_l1_memory", "total_l1_for_tensors", "total_l1_for_interleaved_buffers", "total_l1_for_sharded_buffers", "cb_limit"]
 COMPARISONS = ("local_tensor_comparison_records", "global_tensor_comparison_records")
 # What happens to a row that is there already, by table; elsewhere two equal rows are an error.
 CONFLICTS = {
@@ -122,7 +117,7 @@ def import_tensor_comparison_records(cursor: sqlite3.Cursor, comparison_data: Js
             )
             for record in data.get(table, ())
         ]
-        insert_rows(cursor, table, rows)
+        insert_rows(cursor, table, rows, conflict="REPLACE")  # a tensor that is written in place has one row, the last
         counts[table] = len(rows)
     return counts
 

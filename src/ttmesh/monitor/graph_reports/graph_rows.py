@@ -172,7 +172,10 @@ class GraphReader:
 
     def _read_error(self, node: Node, params: Json) -> None:
         """An error belongs to the operation around the innermost function of its name, if there is one."""
-        name, error = params.get("error_operation", ""), (params.get("error_type", "unknown"), params.get("error_message", ""))
+        name, error = (
+            params.get("error_operation", ""),
+            (params.get("error_type", "unknown"), params.get("error_message", "")),
+        )
         innermost = max((i for i, function in enumerate(self._open) if name and function.name == name), default=-1)
         owner = next((function for function in reversed(self._open[: innermost + 1]) if function.reported), None)
         if owner is None:
@@ -190,7 +193,10 @@ class GraphReader:
             self._add_call(operation, function)
             nodes = [n for n in self._inner.nodes if n.get("node_type") not in ("capture_start", "capture_end")]
             self._add_captured_graph(operation, function, nodes)
-            unknown = ("incomplete_operation", f"Operation '{function.name}' started but never completed (likely crashed)")
+            unknown = (
+                "incomplete_operation",
+                f"Operation '{function.name}' started but never completed (likely crashed)",
+            )
             error = self._find_error(function, None) or unknown
             self._add("errors", operation, function.name, *error, function.stack, "")
 
@@ -275,7 +281,9 @@ class GraphReader:
                     self._add("sub_devices", *manager, int(sub_device["sub_device_id"]), cores)
             elif node.get("node_type") == "program_execution":
                 if count == EXECUTIONS_PER_OPERATION:
-                    log.warning("operation %d has more than %d program executions; the rest is left out", operation, count)
+                    log.warning(
+                        "operation %d has more than %d program executions; the rest is left out", operation, count
+                    )
                     return
                 self._add_execution(operation * EXECUTIONS_PER_OPERATION + count, operation, params)
                 count += 1
@@ -295,7 +303,9 @@ class GraphReader:
 
     def _add_captured_graph(self, operation: int, function: OpenFunction, nodes: list[Node]) -> None:
         captured = function.record.get("captured_graph")
-        self._add_subgraph(operation, [dict(node) for node in captured] if captured else build_operation_subgraph(nodes))
+        self._add_subgraph(
+            operation, [dict(node) for node in captured] if captured else build_operation_subgraph(nodes)
+        )
 
     def _add_subgraph(self, operation: int, nodes: list[Node]) -> None:
         for node in nodes:

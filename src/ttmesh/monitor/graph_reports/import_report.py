@@ -101,7 +101,8 @@ def generate_svg(graph: Sequence[Any], output_path: str | Path) -> Path | None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """`python -m ttnn.graph_report REPORT FOLDER`."""
     parser = argparse.ArgumentParser(
-        prog="python -m ttnn.graph_report", description="Turn reports of graph captures into a folder for ttnn-visualizer."
+        prog="python -m ttnn.graph_report",
+        description="Turn reports of graph captures into a folder for ttnn-visualizer.",
     )
     parser.add_argument("report_path", help="a JSON report, or a folder of them")
     parser.add_argument("output_dir", help="the folder of the database")

@@ -26,7 +26,9 @@ def validate_graph_integrity(
     for table, rows in (("input_tensors", input_tensors_batch), ("output_tensors", output_tensors_batch)):
         for operation, _, tensor, *_ in rows:
             if int(tensor) not in tensors:
-                found.append(f"{table} references tensor_id={tensor} (operation_id={operation}), which tensors does not have")
+                found.append(
+                    f"{table} references tensor_id={tensor} (operation_id={operation}), which tensors does not have"
+                )
             if operation not in operations:
                 found.append(f"{table} references operation_id={operation}, which operations does not have")
     strangers = sorted({row[0] for row in operation_arguments_batch} - operations)[:1]  # one says enough

@@ -58,7 +58,8 @@ class GraphRecorder(Watcher):
         self.devices: dict[int, dict[str, Any]] = {}  # the meshes that the capture saw, by id
         self.buffers_by_operation: dict[int, list[dict[str, Any]]] = {}  # by the counter of its start
         self.pages_by_address: dict[int, list[dict[str, Any]]] = {}
-        self._launched: list[Plan] = []  # whose device operations have not ended
+        self._operations: list[int] = []  # starts of the operations that did not return yet
+        self._launched: list[tuple[Plan, int]] = []  # whose device operations have not ended, with their starts
         self._add("capture_start", {})
         self.stack = [0]
         self._clock = time.perf_counter_ns()
@@ -137,6 +138,7 @@ class GraphRecorder(Watcher):
             python_io.record_python_operation(operation.python_fully_qualified_name, args, kwargs)
             self._python_records.append(python_io.records_of_module()[-1])
         start = self.function_start(operation.python_fully_qualified_name, [str(value) for value in arguments.values()])
+        self._operations.append(start)
         for tensor in tensors_in(arguments):
             self._complete(tensor)
             node = self._tensor(tensor)
@@ -150,13 +152,19 @@ class GraphRecorder(Watcher):
             self._python_records.pop()["output_tensor_ids"] = [int(tensor.tensor_id) for tensor in tensors]
         for tensor in tensors:
             self._complete(tensor)
+        self._operations.pop()
         end = self.function_end()
         self.nodes[end]["connections"] += [self._tensor(tensor) for tensor in tensors]
 
-    def after_failure(self, operation: Gate) -> None:
-        """Forget the record of a call that failed."""
+    def after_failure(self, operation: Gate, error: BaseException) -> None:
+        """End an operation that failed and the functions inside it, and note why."""
         if self._python_records:
-            self._python_records.pop()
+            python_io.record_python_operation_error(self._python_records.pop(), type(error).__name__, str(error))
+        operation_start = self._operations.pop()
+        while self.stack[-1] > operation_start:
+            self.nodes[self.function_end()]["params"]["aborted"] = "true"
+        self._launched = [(plan, start) for plan, start in self._launched if start < operation_start]
+        self.function_end()
 
     def _records_python(self) -> bool:
         """The innermost capture records what Python passed."""
@@ -172,13 +180,13 @@ class GraphRecorder(Watcher):
                 if i:
                     self.function_end()
                 self.function_start(name, print_arguments(name, plan, launch))
-            self._launched.append(plan)
+            self._launched.append((plan, self.stack[-1]))
         return body
 
     def after_run(self, step: Step) -> None:
         """End the device operation, with its circular buffers."""
         self._add_circular_buffers(step)
-        if self._launched and self._launched[-1] is step.plan:
+        if self._launched and self._launched[-1][0] is step.plan:
             self._launched.pop()
             self.function_end()
 
@@ -215,7 +223,8 @@ class GraphRecorder(Watcher):
 
     def _transfer(self, record: Allocated) -> int:
         """Start a function for an allocation outside an operation: a transfer, named by its label."""
-        return self.function_start(f"ttnn.{'from_torch' if record.label == 'to_device' else record.label}", [])
+        label = record.label.removeprefix("ttnn.")
+        return self.function_start(f"ttnn.{'from_torch' if label == 'to_device' else label}", [])
 
     def _note_address(self, record: Allocated, node: int) -> None:
         """Record the mesh and, if enabled, the pages, because the address may be reused later."""
@@ -334,6 +343,7 @@ def end_graph_capture_to_file(report_path: str | Path) -> list[Node]:
             "world_size": int(distributed_context.distributed_context_get_size()) if ranks else 1,
         },
     }
+    report |= graph_report.describe_topology()
     meshes = recorder.meshes()
     if graph_report.is_detailed_buffer_tracing_enabled() and meshes:
         report["buffer_pages"] = [page for mesh in meshes for page in graph_report.list_buffer_pages(mesh)]

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import yaml
+
 from ttmesh.base.dtypes import BufferType
+from ttmesh.chip.catalogue import current_system
 from ttmesh.chip.cells import Cell
+from ttmesh.chip.cluster_descriptor import describe_cluster
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.functions.memory_reports import BufferPageInfo, list_pages
 
@@ -57,6 +61,20 @@ def describe_device(mesh: MeshDevice) -> dict[str, Any]:
         "arch": mesh.arch().name,
         "num_dram_channels": mesh.chip.dram_banks,
         "dram_size_per_channel": mesh.chip.dram_view_bytes,
+    }
+
+
+def describe_topology() -> dict[str, str]:
+    """The system as reports carry it: of these files ttnn-visualizer draws its Topology page."""
+    files = describe_cluster(current_system())
+    names = {
+        "cluster_descriptor": "cluster_descriptor.yaml",
+        "mesh_coordinate_mapping": "physical_chip_mesh_coordinate_mapping.yaml",
+    }
+    return {
+        key: yaml.safe_dump(files[name], default_flow_style=None, sort_keys=False)
+        for key, name in names.items()
+        if name in files
     }
 
 
