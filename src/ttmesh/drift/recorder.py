@@ -127,7 +127,8 @@ class DriftRecorder(Watcher):
                     record = Record(
                         *(len(self.records), name, place.module, place.site, mode, tuple(spec.shape)),
                         *(spec.dtype.name.lower(), setting, measure(held, wanted, spec.dtype)),
-                        *(measure(held, wanted_alone, spec.dtype), followed, i, cell.buffer_id),
+                        *(measure(held, wanted_alone, spec.dtype), followed, i),
+                        buffer_id=cell.buffer_id,
                     )
                     for trial, results in tried:
                         if results is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ttmesh.ttnn.tool_names import TOOL_MODULES, TOOL_NAMES
+from ttmesh.ttnn.tool_names import TOOL_MODULES, TOOL_NAMES, TOOL_ROOT_NAMES
 
 _MODULES = {
     "ttmesh.base.geometry": "MeshShape MeshCoordinate MeshCoordinateRange MeshCoordinateRangeSet",
@@ -187,6 +187,7 @@ _RENAMED = {
 NAMES: dict[str, str] = {
     **{name: f"{module}:{name}" for module, names in _MODULES.items() for name in names.split()},
     **_RENAMED,
+    **TOOL_ROOT_NAMES,
 }
 
 # Submodules that only give the root's names again.

@@ -1,4 +1,4 @@
-"""Where the names of TT-NN's tool modules live here: reports of graphs, comparisons, serialised configurations."""
+"""Where the names of TT-NN's tools live here: reports of graphs, comparisons, instrumentation, registration."""
 
 from __future__ import annotations
 
@@ -40,9 +40,56 @@ _GRAPH_REPORT = _table(
     _OPERATION_ID_STRIDE_PER_RANK_FILE=f"{_REPORTS}.import_report:OPERATIONS_PER_FILE",
 )
 
+_DECORATORS = _table(
+    {
+        "ttmesh.ops.graph.python_operations": (
+            "register_python_operation attach_golden_function query_registered_operations dump_operations "
+            "create_module_if_not_exists"
+        ),
+    }
+)
+_INSTRUMENTATION = "ttmesh.mesh.functions.instrumentation"
+_TRACY = _table({_INSTRUMENTATION: "start_tracy_zone stop_tracy_zone tracy_frame tracy_message"})
+_SLOW_DISPATCH = _table({_INSTRUMENTATION: "enable_asynchronous_slow_dispatch disable_asynchronous_slow_dispatch"})
+_SET_ROOT_DIR = {"SetRootDir": f"{_INSTRUMENTATION}:set_root_dir"}
+_DEVICE = _table(
+    {
+        _INSTRUMENTATION: (
+            "is_asynchronous_slow_dispatch_enabled initialize_fast_dispatch terminate_fast_dispatch get_dispatch_core_axis"
+        )
+    },
+    EnableMemoryReports=f"{_INSTRUMENTATION}:enable_memory_reports",
+    DisableMemoryReports=f"{_INSTRUMENTATION}:disable_memory_reports",
+    ClearKernelCache=f"{_INSTRUMENTATION}:clear_kernel_cache",
+    **_SLOW_DISPATCH,
+    **_SET_ROOT_DIR,
+)
+_DTYPES = {"ttnn_dtype_to_torch_dtype": "ttmesh.tensor.transfer.torch_dtypes:ttnn_dtype_to_torch_dtype"}
+_COMPARISON = "ttmesh.drift.golden_comparison"
+_CONFIGS = "memory_config_to_dict compute_kernel_config_to_dict program_config_to_dict"
+_PARALLEL_CONFIG = "ttmesh.ops.configs.conv_config:SlidingWindowParallelConfig"
+_IDS = " ".join(
+    f"{verb}_{what}_id"
+    for what in ("tensor", "python_operation", "device_operation")
+    for verb in ("get", "set", "fetch_and_increment")
+)
+
+# Names of the root.
+TOOL_ROOT_NAMES: dict[str, str] = {
+    **_DECORATORS,
+    **_TRACY,
+    **_SLOW_DISPATCH,
+    **_SET_ROOT_DIR,
+    **_DTYPES,
+    "SlidingWindowParallelConfig": _PARALLEL_CONFIG,
+}
+
 # Modules that exist for these names alone.
 TOOL_MODULES: dict[str, dict[str, str]] = {
     "graph_report": _GRAPH_REPORT,
+    "comparison": _table({_COMPARISON: "comp_pcc comp_ulp ulp"}),
+    "config_serialization": _table({"ttmesh.ops.configs.config_dicts": _CONFIGS}),
+    "reflection": _table({"ttmesh.base.call_arguments": "pop_argument"}),
     "stack_trace_source": _table(
         {
             "ttmesh.monitor.exports.report_schema": _STATEMENTS,
@@ -63,6 +110,38 @@ TOOL_NAMES: dict[str, dict[str, str]] = {
             "ttmesh.base.comparison_records": (
                 "has_comparison_records record_tensor_comparison_data reset_comparison_records_data"
             ),
+        }
+    ),
+    "decorators": {
+        **_DECORATORS,
+        **_table({_COMPARISON: "comp_pcc comp_ulp", "ttmesh.ops.graph.python_operations": "RegisteredOperations"}),
+    },
+    "profiler": _TRACY,
+    "_ttnn.profiler": _TRACY,
+    "core": _DTYPES,
+    "device": {**_DEVICE, **_table({_INSTRUMENTATION: "setup_fast_dispatch"})},
+    "_ttnn.device": {
+        **_DEVICE,
+        **_table({_INSTRUMENTATION: "pad_to_tile_shape"}),
+        "ClearDefaultDevice": "ttmesh.mesh.device.opening:clear_default_device",
+    },
+    "_ttnn": _table({"ttmesh.base.id_counters": _IDS}),
+    "_ttnn.bfp_utils": _table({"ttmesh.chip.formats.tile_packing": "pack_bfp8 pack_bfp4 unpack_bfp8 unpack_bfp4"}),
+    "_ttnn.reports": _table(
+        {
+            "ttmesh.mesh.functions.device_info": "DeviceInfo get_device_info",
+            "ttmesh.mesh.functions.memory_reports": "BufferInfo BufferPageInfo",
+        }
+    ),
+    "_ttnn.operations.sliding_window": {"ParallelConfig": _PARALLEL_CONFIG},
+    "operations.conv2d": {"SlidingWindowParallelConfig": _PARALLEL_CONFIG},
+    "operations.comparison": {"pearson_correlation_coefficient": "ttmesh.ttnn:pearson_correlation_coefficient"},
+    "model_preprocessing": _table(
+        {
+            "ttmesh.nn.weights.parameter_tree": (
+                "make_dot_access_dict repr_parameters merge_ttnn_module_args_into_parameters"
+            ),
+            f"{_REPORTS}.git_facts": "git_hash",
         }
     ),
 }

@@ -18,7 +18,7 @@ def aggregate_pages_to_chunks(op_id: int, pages: Iterable[Page], rank: int = 0) 
     for device, address, core_y, core_x, bank, _, page_address, page_size, buffer_type in pages:
         key = (device, address, bank, core_x, core_y, buffer_type)
         groups.setdefault(key, []).append((page_address, page_size))
-    rows = []
+    rows: list[tuple[int, ...]] = []
     for (device, address, bank, core_x, core_y, buffer_type), spans in groups.items():
         first, last = min(start for start, _ in spans), max(start + size for start, size in spans)
         largest = max(size for _, size in spans)

@@ -13,7 +13,7 @@ def sanitize_git_remote_url(url: str) -> str:
     """The address of a remote without user, password, query and fragment; other forms as they are."""
     text = (url or "").strip()
     if "://" not in text:
-        user, at, place = text.partition("@")
+        _user, at, place = text.partition("@")
         is_scp_form = bool(at) and "@" not in place and ":" in place  # git@host:path
         return place if is_scp_form else text
     parts = urlsplit(text)
@@ -29,6 +29,15 @@ def get_tt_metal_git_report_metadata() -> dict[str, str]:
         "git_url": sanitize_git_remote_url(_ask_git("remote", "get-url", "origin")),
         "git_sha": _ask_git("rev-parse", "HEAD"),
     }
+
+
+def git_hash() -> str | None:
+    """The short hash of the commit in the current folder, a version for caches of parameters; None without git."""
+    try:
+        answer = subprocess.run(("git", "rev-parse", "--short", "HEAD"), capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return answer.stdout.strip() if answer.returncode == 0 else None
 
 
 def _ask_git(*question: str) -> str:

@@ -20,7 +20,12 @@ from ttmesh.monitor.graph_reports.tensor_rows import make_tensor_row
 
 log = logging.getLogger(__name__)
 Json = Mapping[str, Any]
-DEVICE_KEYS = ["num_y_cores", "num_x_cores", "num_y_compute_cores", "num_x_compute_cores", "worker_l1_size", "l1_num_banks", "l1_bank_size", "address_at_first_l1_bank", "address_at_first_l1_cb_buffer", "num_banks_per_storage_core", "num_compute_cores", "num_storage_cores", "total_l1_memory", "total_l1_for_tensors", "total_l1_for_interleaved_buffers", "total_l1_for_sharded_buffers", "cb_limit"]
+DEVICE_KEYS = (
+    "num_y_cores", "num_x_cores", "num_y_compute_cores", "num_x_compute_cores", "worker_l1_size", "l1_num_banks",
+    "l1_bank_size", "address_at_first_l1_bank", "address_at_first_l1_cb_buffer", "num_banks_per_storage_core",
+    "num_compute_cores", "num_storage_cores", "total_l1_memory", "total_l1_for_tensors",
+    "total_l1_for_interleaved_buffers", "total_l1_for_sharded_buffers", "cb_limit",
+)  # fmt: skip
 COMPARISONS = ("local_tensor_comparison_records", "global_tensor_comparison_records")
 # What happens to a row that is there already, by table; elsewhere two equal rows are an error.
 CONFLICTS = {
@@ -81,8 +86,16 @@ def import_graph(
         )
         lifetimes = [{**record, "rank": rank} for record in lifetimes]
         insert_rows(cursor, "tensor_lifetime", [tuple(r.values()) for r in lifetimes], conflict="REPLACE")
-    checked = ("operations", "tensors", "input_tensors", "output_tensors", "operation_arguments", "device_tensors")
-    warnings = validate_graph_integrity(*(rows[table] for table in checked), rows["buffers"], devices)
+    warnings = validate_graph_integrity(
+        rows["operations"],
+        rows["tensors"],
+        rows["input_tensors"],
+        rows["output_tensors"],
+        rows["operation_arguments"],
+        rows["device_tensors"],
+        rows["buffers"],
+        devices,
+    )
     for warning in warnings:
         log.warning("graph report: %s", warning)
     counted = "operations operation_executions tensors device_tensors buffers nodes edges errors"

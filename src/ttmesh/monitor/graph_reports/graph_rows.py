@@ -255,7 +255,7 @@ class GraphReader:
         nodes = self._tensor_nodes(end.get("connections", ()))
         numbers = [int(number) for number in function.record.get("output_tensor_ids") or ()]
         if numbers:
-            self._captured.update(zip(numbers, nodes or self._inner.outputs))
+            self._captured.update(zip(numbers, nodes or self._inner.outputs, strict=False))
             nodes = []
         else:
             if not nodes:

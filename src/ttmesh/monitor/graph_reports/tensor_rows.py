@@ -98,7 +98,7 @@ def _compute_bank_bytes(params: Json, kind: int, layout: str, device: Json) -> i
     """Bytes in the fullest bank, for reports that do not have the allocator's own number."""
     size, page_bytes = read_int(params, "size") or 0, read_int(params, "page_size") or 0
     if layout == "INTERLEAVED":
-        banks = device.get("num_dram_channels" if kind == DRAM else "l1_num_banks", 0)
+        banks = int(device.get("num_dram_channels" if kind == DRAM else "l1_num_banks", 0))
     else:
         banks = read_int(params, "num_cores") or 0
     if size <= 0 or page_bytes <= 0 or banks <= 0:

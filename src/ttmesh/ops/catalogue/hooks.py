@@ -29,6 +29,19 @@ class _PostHook(Watcher):
         self._hook(operation, args, kwargs, result)
 
 
+def run_hooked(operation: Any, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run a function of the program as an operation: with the hooks around it."""
+    hooks = observer.watchers
+    for hook in hooks:
+        if isinstance(hook, _PreHook):
+            hook.before_operation(operation, args, kwargs)
+    result = function(*args, **kwargs)
+    for hook in hooks:
+        if isinstance(hook, _PostHook):
+            hook.after_operation(operation, args, kwargs, result)
+    return result
+
+
 @contextmanager
 def _watch(watcher: Watcher) -> Iterator[None]:
     observer.add(watcher)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -133,11 +135,14 @@ class GraphRecorder(Watcher):
     def before_operation(self, operation: Gate, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Start the operation's function."""
         assert isinstance(operation, OpFunction), "watchers of calls see operations only"
+        self.start_call(operation.python_fully_qualified_name, args, kwargs)
+
+    def start_call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Start the function of a call, with what Python passed and its tensors."""
         arguments: dict[str, Any] = {**{str(i): value for i, value in enumerate(args)}, **kwargs}
         if self._records_python():
-            python_io.record_python_operation(operation.python_fully_qualified_name, args, kwargs)
-            self._python_records.append(python_io.records_of_module()[-1])
-        start = self.function_start(operation.python_fully_qualified_name, [str(value) for value in arguments.values()])
+            self._python_records.append(python_io.record_python_operation(name, args, kwargs))
+        start = self.function_start(name, [str(value) for value in arguments.values()])
         self._operations.append(start)
         for tensor in tensors_in(arguments):
             self._complete(tensor)
@@ -147,6 +152,10 @@ class GraphRecorder(Watcher):
 
     def after_operation(self, operation: Gate, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """End it, with its results."""
+        self.end_call(result)
+
+    def end_call(self, result: Any) -> None:
+        """End the function of the innermost call, with its results."""
         tensors = tensors_in({"result": result})
         if self._python_records:
             self._python_records.pop()["output_tensor_ids"] = [int(tensor.tensor_id) for tensor in tensors]
@@ -157,7 +166,11 @@ class GraphRecorder(Watcher):
         self.nodes[end]["connections"] += [self._tensor(tensor) for tensor in tensors]
 
     def after_failure(self, operation: Gate, error: BaseException) -> None:
-        """End an operation that failed and the functions inside it, and note why."""
+        """End an operation that failed."""
+        self.abort_call(error)
+
+    def abort_call(self, error: BaseException) -> None:
+        """End the function of a call that failed and those inside it, and note why."""
         if self._python_records:
             python_io.record_python_operation_error(self._python_records.pop(), type(error).__name__, str(error))
         operation_start = self._operations.pop()
@@ -355,6 +368,30 @@ def end_graph_capture_to_file(report_path: str | Path) -> list[Node]:
     python_io.write_sidecar(report_path)
     comparison_records.hand_over_comparison_records(report_path)
     return nodes
+
+
+@contextmanager
+def record_function(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Callable[[Any], None]]:
+    """A function of the program as a function of the active captures; gives what takes its result."""
+    recorders = list(_active)
+    if not recorders:
+        yield _forget
+        return
+    for recorder in recorders:
+        recorder.start_call(name, args, kwargs)
+    results: list[Any] = []
+    try:
+        yield results.append
+    except BaseException as error:  # raised again, once captures know
+        for recorder in recorders:
+            recorder.abort_call(error)
+        raise
+    for recorder in recorders:
+        recorder.end_call(results[0] if results else None)
+
+
+def _forget(result: Any) -> None:
+    """Nothing is captured."""
 
 
 def is_graph_capture_active() -> bool:
