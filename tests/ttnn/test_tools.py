@@ -68,7 +68,7 @@ def test_registration_checks_names() -> None:
         ttnn.register_python_operation(name="ttnn.other")(ttnn.add)
     with pytest.raises(RuntimeError, match="at least 2 tokens"):
         ttnn.register_python_operation(name="other")(lambda: None)
-    with pytest.raises(RuntimeError, match='start with "ttnn."'):
+    with pytest.raises(RuntimeError, match=r'start with "ttnn\."'):
         ttnn.register_python_operation(name="other.name")(lambda: None)
 
 
@@ -189,7 +189,12 @@ def test_distances_are_counted_in_units_of_the_last_place() -> None:
 def test_configurations_become_dictionaries() -> None:
     tools = ttnn.config_serialization
     program = ttnn.MatmulMultiCoreReuseProgramConfig(
-        compute_with_storage_grid_size=(8, 8), in0_block_w=1, out_subblock_h=1, out_subblock_w=1, per_core_M=1, per_core_N=1
+        compute_with_storage_grid_size=(8, 8),
+        in0_block_w=1,
+        out_subblock_h=1,
+        out_subblock_w=1,
+        per_core_M=1,
+        per_core_N=1,
     )
 
     memory = tools.memory_config_to_dict(ttnn.DRAM_MEMORY_CONFIG)

@@ -15,7 +15,9 @@ log = logging.getLogger(__name__)
 HALVES = (torch.bfloat16, torch.float16)
 
 
-def comp_pcc(golden: Any, calculated: Any, pcc: float = 0.99, rtol: float = 1e-05, atol: float = 1e-04) -> tuple[bool, float]:
+def comp_pcc(
+    golden: Any, calculated: Any, pcc: float = 0.99, rtol: float = 1e-05, atol: float = 1e-04
+) -> tuple[bool, float]:
     """Whether Pearson's correlation is at least `pcc`, and the correlation.
 
     It is not defined where one side is constant: then closeness within rtol (at least four units of a 16-bit float's
@@ -99,6 +101,8 @@ def _correlate(a: torch.Tensor, b: torch.Tensor) -> float:
     return float((a * b).sum() / torch.sqrt(a.square().sum() * b.square().sum()))
 
 
-def _decide_by_closeness(golden: torch.Tensor, calculated: torch.Tensor, rtol: float, atol: float) -> tuple[bool, float]:
+def _decide_by_closeness(
+    golden: torch.Tensor, calculated: torch.Tensor, rtol: float, atol: float
+) -> tuple[bool, float]:
     close = torch.allclose(golden, calculated, rtol=rtol, atol=atol)
     return close, float(close)

@@ -66,7 +66,9 @@ def _unpack_tiles(words: np.ndarray, dtype: DataType, row_major: bool, short_exp
 
 def _check_vector(values: np.ndarray, short_exponents: bool) -> None:
     if np.ndim(values) != 1:
-        raise TypeError(f"expected an array of one dim, tile after tile, not {type(values).__name__} of {np.ndim(values)}")
+        raise TypeError(
+            f"expected an array of one dim, tile after tile, not {type(values).__name__} of {np.ndim(values)}"
+        )
     if short_exponents:
         raise NotEmulatedError(
             "is_exp_a=True is not emulated",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ttmesh.ops.configs.compute_config import DeviceComputeKernelConfig
+from ttmesh.ops.configs.compute_config import WormholeComputeKernelConfig
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 
 
@@ -21,7 +21,7 @@ def memory_config_to_dict(memory_config: MemoryConfig) -> dict[str, Any]:
     }
 
 
-def compute_kernel_config_to_dict(compute_kernel_config: DeviceComputeKernelConfig) -> dict[str, Any]:
+def compute_kernel_config_to_dict(compute_kernel_config: WormholeComputeKernelConfig) -> dict[str, Any]:
     """A compute configuration."""
     return {
         "math_fidelity": str(compute_kernel_config.math_fidelity),
