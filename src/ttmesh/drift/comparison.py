@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from ttmesh.base import comparison_records, ttnn_config
-from ttmesh.base.id_counters import tensor_ids
+from ttmesh.base import ttnn_config
 from ttmesh.drift.recorder import DriftRecorder, Record
+from ttmesh.ops.graph import comparison_records
 from ttmesh.tensor.calls.gate import Gate
 from ttmesh.tensor.calls.launch_op import tensors_in
+from ttmesh.tensor.spec.id_counters import tensor_ids
 from ttmesh.tensor.tensor import Tensor
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,6 @@ import torch
 from ttmesh.base.dtypes import Layout, StorageType
 from ttmesh.base.errors import DeallocatedError, MeshError, ShapeError
 from ttmesh.base.geometry import MeshCoordinate, MeshShape
-from ttmesh.base.id_counters import tensor_ids
 from ttmesh.chip.formats.storage import torch_dtype
 from ttmesh.mesh.allocation.heap import Buffer
 from ttmesh.mesh.device.mesh_device import MeshDevice
@@ -27,6 +26,7 @@ from ttmesh.tensor.distribution.ingest import ONE_CHIP
 from ttmesh.tensor.distribution.presence import DistributedTensor
 from ttmesh.tensor.observer import observer
 from ttmesh.tensor.spec import host_shapes, tensor_text
+from ttmesh.tensor.spec.id_counters import tensor_ids
 from ttmesh.tensor.spec.kind import Kind, kind_of
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec

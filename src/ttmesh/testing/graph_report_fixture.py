@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from ttmesh.base import comparison_records
 from ttmesh.base.ttnn_config import CONFIG, manage_config, save_config_to_json_file
 from ttmesh.mesh.functions import distributed_context as ranks
 from ttmesh.monitor.graph_reports.comparison_import import flush_comparison_records_to_db
 from ttmesh.monitor.graph_reports.import_report import import_report
 from ttmesh.monitor.graph_reports.report_files import list_report_files
+from ttmesh.ops.graph.comparison_records import has_comparison_records
 from ttmesh.ops.graph.graph_capture import (
     RunMode,
     begin_graph_capture,
@@ -70,7 +70,7 @@ def _report(request: pytest.FixtureRequest) -> Iterator[None]:
             _write(folder)
             if detailed:
                 disable_detailed_buffer_tracing()
-        elif compares and comparison_records.has_comparison_records():
+        elif compares and has_comparison_records():
             flush_comparison_records_to_db(folder)
         save_config_to_json_file(folder / f"config{_rank_suffix()}.json")
 

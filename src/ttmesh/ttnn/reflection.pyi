@@ -11,7 +11,7 @@ from ttmesh.tensor.spec.memory_config import MemoryConfig as MemoryConfig
 from ttmesh.tensor.tensor import Tensor as Tensor
 
 
-from ttmesh.base.call_arguments import pop_argument as pop_argument
+from ttmesh.ops.graph.python_operations import pop_argument as pop_argument
 
 
 def __getattr__(name: str) -> Any: ...

@@ -89,7 +89,7 @@ TOOL_MODULES: dict[str, dict[str, str]] = {
     "graph_report": _GRAPH_REPORT,
     "comparison": _table({_COMPARISON: "comp_pcc comp_ulp ulp"}),
     "config_serialization": _table({"ttmesh.ops.configs.config_dicts": _CONFIGS}),
-    "reflection": _table({"ttmesh.base.call_arguments": "pop_argument"}),
+    "reflection": _table({"ttmesh.ops.graph.python_operations": "pop_argument"}),
     "stack_trace_source": _table(
         {
             "ttmesh.monitor.exports.report_schema": _STATEMENTS,
@@ -107,7 +107,7 @@ TOOL_NAMES: dict[str, dict[str, str]] = {
             f"{_REPORTS}.report_files": "COMPARISON_RECORDS_SIDECAR_SUFFIX",
             "ttmesh.ops.graph.python_io": "append_python_io_record record_python_operation_error",
             f"{_REPORTS}.comparison_import": "flush_comparison_records_to_db",
-            "ttmesh.base.comparison_records": (
+            "ttmesh.ops.graph.comparison_records": (
                 "has_comparison_records record_tensor_comparison_data reset_comparison_records_data"
             ),
         }
@@ -125,7 +125,7 @@ TOOL_NAMES: dict[str, dict[str, str]] = {
         **_table({_INSTRUMENTATION: "pad_to_tile_shape"}),
         "ClearDefaultDevice": "ttmesh.mesh.device.opening:clear_default_device",
     },
-    "_ttnn": _table({"ttmesh.base.id_counters": _IDS}),
+    "_ttnn": _table({"ttmesh.tensor.spec.id_counters": _IDS}),
     "_ttnn.bfp_utils": _table({"ttmesh.chip.formats.tile_packing": "pack_bfp8 pack_bfp4 unpack_bfp8 unpack_bfp4"}),
     "_ttnn.reports": _table(
         {

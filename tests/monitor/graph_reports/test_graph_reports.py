@@ -99,7 +99,7 @@ def test_the_module_runs_from_the_command_line(captured: Path, tmp_path: Path) -
     command = [sys.executable, "-m", "ttnn.graph_report", str(captured), str(tmp_path), "--db-name", "other.sqlite"]
     path = f"{shim.__path__[0]}:{Path(ttmesh.__path__[0]).parent}"
 
-    done = subprocess.run(command, env={"PYTHONPATH": path}, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env={"PYTHONPATH": path}, capture_output=True, text=True, timeout=180)
 
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{tmp_path / 'other.sqlite'}\n"

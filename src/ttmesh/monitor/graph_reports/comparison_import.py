@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from pathlib import Path
 
-from ttmesh.base import comparison_records
+from ttmesh.base.atomic_files import write_file
 from ttmesh.base.signals import signals
 from ttmesh.monitor.exports.report_schema import DATABASE_NAME, create_database_schema, save_database_schema_version
 from ttmesh.monitor.graph_reports.graph_import import import_tensor_comparison_records
@@ -14,20 +15,19 @@ from ttmesh.monitor.graph_reports.report_files import COMPARISON_RECORDS_FALLBAC
 
 def flush_comparison_records_to_db(report_dir: str | Path) -> None:
     """Write the records that are kept into the folder's database and a JSON file beside it, and forget them."""
-    if not comparison_records.has_comparison_records():
+    records = signals.ask("comparison records")
+    if not isinstance(records, dict):
         return
     folder = Path(report_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    comparison_records.write_comparison_records(folder / COMPARISON_RECORDS_FALLBACK_NAME)
+    write_file(folder / COMPARISON_RECORDS_FALLBACK_NAME, json.dumps(records))
     rank = signals.ask("rank")
     database = sqlite3.connect(folder / DATABASE_NAME)
     try:
         cursor = database.cursor()
         create_database_schema(cursor)
         save_database_schema_version(cursor)
-        records = comparison_records.get_comparison_records()
         import_tensor_comparison_records(cursor, records, rank if isinstance(rank, int) else 0)
         database.commit()
     finally:
         database.close()
-        comparison_records.reset_comparison_records_data()

@@ -15,7 +15,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from ttmesh.base import comparison_records, ttnn_config
+from ttmesh.base import ttnn_config
 from ttmesh.base.atomic_files import write_file
 from ttmesh.base.dtypes import BufferType, DataType, Layout
 from ttmesh.base.errors import MeshError
@@ -26,7 +26,7 @@ from ttmesh.mesh.device.mesh_device import MeshDevice, list_open_meshes
 from ttmesh.mesh.functions import distributed_context
 from ttmesh.mesh.queue.command_queue import Body, dispatch
 from ttmesh.ops.catalogue.definition import OpFunction
-from ttmesh.ops.graph import graph_report, python_io
+from ttmesh.ops.graph import comparison_records, graph_report, python_io
 from ttmesh.ops.graph.device_operations import (
     WITH_CIRCULAR_BUFFERS,
     name_device_operations,

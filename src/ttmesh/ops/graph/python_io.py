@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ttmesh.base.atomic_files import write_file
-from ttmesh.base.comparison_records import reset_comparison_records_data
+from ttmesh.ops.graph.comparison_records import reset_comparison_records_data
 from ttmesh.tensor.calls.launch_op import tensors_in
 from ttmesh.tensor.tensor import Tensor
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import functools
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from importlib.util import module_from_spec
 from pathlib import Path
@@ -171,6 +171,17 @@ def dump_operations(csv_file: str | Path, include_experimental: bool = False) ->
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(("python_fully_qualified_name", "is_cpp_operation", "has_golden_function", "is_experimental"))
         writer.writerows(rows)
+
+
+def pop_argument(
+    name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
+    """The first positional argument, else the one of this name; and the arguments without it."""
+    if args:
+        return args[0], list(args[1:]), kwargs
+    if name not in kwargs:
+        raise ValueError(f"Missing argument: {name}")
+    return kwargs[name], args, {key: value for key, value in kwargs.items() if key != name}
 
 
 def create_module_if_not_exists(module_name: str) -> ModuleType:

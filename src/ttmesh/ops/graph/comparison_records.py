@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ttmesh.base.atomic_files import write_file
+from ttmesh.base.signals import signals
 
 SIDECAR_SUFFIX = ".comparison_records.json"
 TABLES = ("local_tensor_comparison_records", "global_tensor_comparison_records")
@@ -42,18 +43,23 @@ def has_comparison_records() -> bool:
     return bool(_tensors) or any(_records.values())
 
 
-def get_comparison_records() -> dict[str, Any]:
-    """What is kept, as it is written to files."""
-    return {"version": 1, **_records, "tensors": list(_tensors.values())}
-
-
-def write_comparison_records(path: Path) -> None:
-    """Write what is kept to a file."""
-    write_file(path, json.dumps(get_comparison_records()))
+def take_comparison_records() -> dict[str, Any] | None:
+    """What is kept, as it is written to files; it is forgotten. None if there is nothing."""
+    if not has_comparison_records():
+        return None
+    taken = {
+        "version": 1,
+        **{table: list(rows) for table, rows in _records.items()},
+        "tensors": list(_tensors.values()),
+    }
+    reset_comparison_records_data()
+    return taken
 
 
 def hand_over_comparison_records(report_path: str | Path) -> None:
-    """Write what is kept beside a report, for its importer, and forget it."""
-    if has_comparison_records():
-        write_comparison_records(Path(report_path).with_suffix(SIDECAR_SUFFIX))
-        reset_comparison_records_data()
+    """Write what is kept beside a report, for its importer."""
+    if (records := take_comparison_records()) is not None:
+        write_file(Path(report_path).with_suffix(SIDECAR_SUFFIX), json.dumps(records))
+
+
+signals.provide("comparison records", take_comparison_records)
