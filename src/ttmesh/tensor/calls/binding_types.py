@@ -18,6 +18,15 @@ CONVERTED = {  # what the bindings convert to a class
 }
 
 
+class StandIn:
+    """An argument of which only the position matters; its type is that of the value it stands for."""
+
+    __slots__ = ("place", "value")
+
+    def __init__(self, place: int, value: object) -> None:
+        self.place, self.value = place, value
+
+
 def find_types(name: str, parameters: Sequence[str]) -> Types:
     """The types of an overload: those of TT-NN's overload whose parameters are most alike."""
     overloads = _read_table().get(name)
@@ -38,6 +47,8 @@ def explain_type(types: Types, given: Mapping[str, Any]) -> str | None:
 
 def is_taken(value: object, kind: str) -> bool:
     """Whether the bindings take a value for a parameter of this type."""
+    if type(value) is StandIn:
+        value = value.value
     if value is None:
         return kind.endswith("?")
     return any(_is_one(value, part) for part in kind.rstrip("?").split("|"))
