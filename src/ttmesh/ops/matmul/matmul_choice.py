@@ -58,12 +58,14 @@ def sides_of(case: MatmulCase) -> Sides:
     return Sides(m, k, b[-2] if case.transpose_b else b[-1], prod(a[:-2]), prod(b[:-2]))
 
 
-def choose_config(case: MatmulCase) -> Chosen:
+def choose_config(case: MatmulCase, *, activation: bool = False) -> Chosen:
     """TT-NN's program config of a call that names none; raises where TT-NN finds none."""
     s, memory = sides_of(case), case.a.memory_config
     if memory.shard_spec is not None:
         config = _choose_for_sharded(case, s, memory, memory.shard_spec)
     elif case.core_grid is not None:
+        wrong = "Cannot use activation with batched input b"
+        require(not (activation and s.batch_b > 1), wrong, "one matrix of weights", "Apply the activation afterwards.")
         config = _choose_on_core_grid(case, s)
     else:
         config = _choose_plainly(case, s, case.device_grid)
@@ -248,11 +250,7 @@ def _choose_plainly(case: MatmulCase, s: Sides, grid: CoreCoord) -> Chosen:
         return _line(case, s, grid, mcast_in0=False, shards=case.out.shard_spec if column else None)
     if fits_grid or in_dram or layout is BLOCK_SHARDED:
         if not in_dram:
-            return MatmulMultiCoreReuseMultiCastProgramConfig(
-                compute_with_storage_grid_size=grid, in0_block_w=depth, out_subblock_h=4 if factor == 2 else 1,
-                out_subblock_w=2, out_block_h=factor, out_block_w=factor, per_core_M=factor, per_core_N=factor,
-                transpose_mcast=False, fuse_batch=False,
-            )  # fmt: skip
+            return _blocks(case, s, grid, min(factor, m), min(factor, n), depth)
         depth = k // grid.x if k % grid.x == 0 else 1
         per_core_m, per_core_n = div_up(m, grid.y), div_up(n, grid.x)
         if 0 in (m, n, k):  # rows of less than a tile: refused by the caller
@@ -267,6 +265,22 @@ def _choose_plainly(case: MatmulCase, s: Sides, grid: CoreCoord) -> Chosen:
             fuse_batch=False,
         )  # fmt: skip
     return MatmulMultiCoreProgramConfig()
+
+
+def _blocks(case: MatmulCase, s: Sides, grid: CoreCoord, per_core_m: int, per_core_n: int, depth: int) -> Chosen:
+    """Blocks over rows and columns of cores, for operands or results outside DRAM."""
+    if case.out.is_sharded():
+        wrong = (
+            f"Block-sharded output is incompatible with batch > 1 (B={s.batch_a}). The output CB is backed by the shard "
+            f"buffer which only holds per_core_M * per_core_N = {per_core_m * per_core_n} tiles"
+        )
+        require(s.batch_b == 1, wrong, "one matrix of weights", FIX)
+    high, wide = _subblock(case, per_core_m, per_core_n, whole_width=case.out.is_sharded())
+    return MatmulMultiCoreReuseMultiCastProgramConfig(
+        compute_with_storage_grid_size=grid, in0_block_w=depth, out_subblock_h=high, out_subblock_w=wide,
+        out_block_h=per_core_m, out_block_w=per_core_n, per_core_M=per_core_m, per_core_N=per_core_n,
+        transpose_mcast=False, fuse_batch=s.batch_b == 1,
+    )  # fmt: skip
 
 
 def _line_of(out: MemoryConfig, batches: int) -> tuple[bool, bool]:

@@ -258,3 +258,8 @@ def _check_reuse(config: MatmulMultiCoreReuseProgramConfig, case: MatmulCase, s:
             "must be 1"
         )
         require(wide == config.per_core_N or high == 1, wrong, "whole rows of a core's block", FIX)
+    owner = next((spec for spec in (shards, other.shard_spec, out.shard_spec) if spec is not None), None)
+    blocks = rows // per_core_m * (n // config.per_core_N)
+    cores = blocks if owner is None else owner.num_cores()
+    wrong = f"num_output_blocks_total ({blocks}) must be >= num_cores ({cores}); some cores would have no work"
+    require(blocks >= cores, wrong, "a block per core", FIX)

@@ -105,7 +105,7 @@ def find_config(call: Call) -> ProgramConfig | None:
         or any(memory.is_sharded() and not memory.is_l1() for memory in memories)
     ):
         return None
-    return choose_config(make_case(call))
+    return choose_config(make_case(call), activation=call["activation"] not in (None, ""))
 
 
 def _result_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
