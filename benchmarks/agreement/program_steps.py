@@ -5,15 +5,17 @@ from __future__ import annotations
 import random
 from math import prod
 
-UNARY = (
-    "relu gelu exp sqrt silu neg abs sigmoid tanh square rsqrt reciprocal log erf floor sign log1p isfinite "
-    "logical_not cos softplus mish hardswish cbrt clone identity"
-).split()
-BINARY = (
-    "add subtract multiply divide maximum minimum eq lt ge ne logical_and squared_difference pow rsub ldexp "
-    "logaddexp hypot bitwise_and"
-).split()
-IN_PLACE = "add_ subtract_ multiply_ divide_ eq_ logical_or_ rsub_".split()
+from calls import names
+
+UNARY = names(
+    "relu gelu exp sqrt silu neg abs sigmoid tanh square rsqrt reciprocal log erf floor sign log1p "
+    "isfinite logical_not cos softplus mish hardswish cbrt clone identity"
+)
+BINARY = names(
+    "add subtract multiply divide maximum minimum eq lt ge ne logical_and squared_difference pow rsub "
+    "ldexp logaddexp hypot bitwise_and"
+)
+IN_PLACE = names("add_ subtract_ multiply_ divide_ eq_ logical_or_ rsub_")
 FORMATS = ("bf16",) * 7 + ("f32",) * 3 + ("bf8",) * 3 + ("i32", "u32", "u16", "bf4")
 NAMES = {
     "BFLOAT16": "bf16", "FLOAT32": "f32", "BFLOAT8_B": "bf8", "BFLOAT4_B": "bf4",
@@ -46,7 +48,9 @@ class ProgramDraw:
     # What is there.
 
     def live(self) -> list[str]:
-        return [name for name, tensor in self.tensors.items() if hasattr(tensor, "is_allocated") and tensor.is_allocated()]
+        return [
+            name for name, tensor in self.tensors.items() if hasattr(tensor, "is_allocated") and tensor.is_allocated()
+        ]
 
     def any(self) -> str:
         """A tensor, the latest more often."""
@@ -104,10 +108,14 @@ class ProgramDraw:
                 ", orientation='COL_MAJOR')" if turned else ")"
             )
         cores, each = share(high if kind == "h" else wide, self.random.choice((8, most_x, most_x * 2)))
-        x, y = (cores, 1) if cores <= most_x else next(((n, cores // n) for n in range(most_x, 0, -1) if cores % n == 0))
+        x, y = (cores, 1) if cores <= most_x else next((n, cores // n) for n in range(most_x, 0, -1) if cores % n == 0)
         if y > most_y:
             x, y, each = 1, 1, high if kind == "h" else wide
-        extent = (each * tile, wide * tile if tile > 1 else width) if kind == "h" else (high * tile if tile > 1 else height, each * tile)
+        extent = (
+            (each * tile, wide * tile if tile > 1 else width)
+            if kind == "h"
+            else (high * tile if tile > 1 else height, each * tile)
+        )
         return f"shards('{kind}', {extent}, {x}, {y})"
 
     def config(self, shape: tuple[int, ...], sharded: float = 0.35, rows: bool = False) -> str:
@@ -148,7 +156,13 @@ class ProgramDraw:
 
     def drop(self) -> str:
         name = self.random.choice(self.live())
-        form = self.pick("ttnn.deallocate({0})", "del {0}", "ttnn.deallocate({0})", "{1} = ttnn.reallocate({0})", "{1} = ttnn.move({0})")
+        form = self.pick(
+            "ttnn.deallocate({0})",
+            "del {0}",
+            "ttnn.deallocate({0})",
+            "{1} = ttnn.reallocate({0})",
+            "{1} = ttnn.move({0})",
+        )
         return str(form).format(name, self.new() if "{1}" in str(form) else "")
 
     def unary(self) -> str:
@@ -186,7 +200,11 @@ class ProgramDraw:
         y, name = self.partner(x), self.random.choice(BINARY)
         if self.chance(0.08):
             return f"ttnn.{name}({x}, {y}, output_tensor={self.like(x)})"
-        dtype = f", dtype=DT[{self.pick('bf16', 'f32', 'bf8')!r}]" if self.chance(0.1) and name in ("add", "multiply", "subtract") else ""
+        dtype = (
+            f", dtype=DT[{self.pick('bf16', 'f32', 'bf8')!r}]"
+            if self.chance(0.1) and name in ("add", "multiply", "subtract")
+            else ""
+        )
         placed = self.placed(self.shape_of(x), 0.2)
         if self.chance(0.1) and name in ("add", "multiply", "subtract"):
             placed += f", activations=[ttnn.UnaryWithParam(ttnn.UnaryOpType.{self.pick('RELU', 'SILU')})]"
@@ -227,13 +245,16 @@ class ProgramDraw:
             wide = self.shape_of(y)[-2]
         out = (*shape[:-1], wide)
         if name == "linear" and self.chance(0.6):
-            extra += f", bias=mk({self.pick((1, wide), (1, 1, 1, wide), (wide,))}, {self.pick('bf16', 'bf16', 'bf8')!r})"
+            extra += (
+                f", bias=mk({self.pick((1, wide), (1, 1, 1, wide), (wide,))}, {self.pick('bf16', 'bf16', 'bf8')!r})"
+            )
         if name == "linear" and self.chance(0.3):
             extra += f", activation={self.pick('relu', 'gelu', 'silu')!r}"
         if self.chance(0.15):
             extra += f", dtype=DT[{self.pick('bf16', 'f32', 'bf8')!r}]"
         if self.chance(0.12):
-            extra += f", core_grid=ttnn.CoreGrid(y={self.random.randint(1, self.grid[1])}, x={self.random.randint(1, self.grid[0])})"
+            rows, columns = self.random.randint(1, self.grid[1]), self.random.randint(1, self.grid[0])
+            extra += f", core_grid=ttnn.CoreGrid(y={rows}, x={columns})"
         return f"{self.new()} = ttnn.{name}({x}, {y}{extra}{self.placed(out, 0.3)})"
 
     def dim_of(self, x: str) -> int:
@@ -242,12 +263,14 @@ class ProgramDraw:
 
     def reduction(self) -> str:
         x = self.any()
-        name = self.random.choice("sum mean max min prod std var argmax cumsum".split())
+        name = self.random.choice(["sum", "mean", "max", "min", "prod", "std", "var", "argmax", "cumsum"])
         rank = len(self.shape_of(x))
         if name == "cumsum":
             return f"{self.new()} = ttnn.cumsum({x}, dim={self.dim_of(x)})"
         if name == "argmax":
-            return f"{self.new()} = ttnn.argmax({x}, dim={self.pick(-1, -1, self.dim_of(x))}, keepdim={self.chance(0.5)})"
+            return (
+                f"{self.new()} = ttnn.argmax({x}, dim={self.pick(-1, -1, self.dim_of(x))}, keepdim={self.chance(0.5)})"
+            )
         dims: object = self.pick(-1, -2, self.dim_of(x), -1)
         if rank > 1 and name not in ("prod",) and self.chance(0.2):
             dims = sorted(self.random.sample(range(rank), 2))
@@ -258,7 +281,7 @@ class ProgramDraw:
 
     def norm(self) -> str:
         x = self.any()
-        name = self.random.choice("softmax softmax layer_norm rms_norm log_softmax softmax_in_place".split())
+        name = self.random.choice(["softmax", "softmax", "layer_norm", "rms_norm", "log_softmax", "softmax_in_place"])
         width = self.shape_of(x)[-1] if self.shape_of(x) else 1
         if name in ("layer_norm", "rms_norm"):
             weight = f", weight=mk((1, {width}), {self.pick('bf16', 'bf16', 'f32')!r})" if self.chance(0.6) else ""
@@ -289,7 +312,8 @@ class ProgramDraw:
         if kind == "to_4D":
             return f"{self.new()} = ttnn.unsqueeze_to_4D({x})"
         if kind == "expand":
-            return f"{self.new()} = ttnn.expand({x}, {tuple(self.random.choice((2, 3)) if n == 1 and self.chance(0.6) else n for n in shape)})"
+            wide = tuple(self.random.choice((2, 3)) if n == 1 and self.chance(0.6) else n for n in shape)
+            return f"{self.new()} = ttnn.expand({x}, {wide})"
         wanted = [(1, *shape), (total,), (1, total)]
         if rank > 1:
             wanted += [(prod(shape[:-1]), shape[-1]), (1, 1, prod(shape[:-1]), shape[-1]), (shape[0], -1), shape[::-1]]
@@ -309,21 +333,31 @@ class ProgramDraw:
         rank = len(shape)
         if rank == 0:
             return self.make()
-        kind = self.random.choice("permute permute transpose transpose slice slice slice pad getitem repeat split repeat_interleave roll narrow chunk".split())
+        kind = self.random.choice(
+            names(
+                "permute permute transpose transpose slice slice slice pad getitem repeat split repeat_interleave roll "
+                "narrow chunk"
+            )
+        )
         dim, new = self.dim_of(x), self.new()
         if kind == "permute":
             order = list(range(rank))
             self.random.shuffle(order)
             return f"{new} = ttnn.permute({x}, {tuple(order)}{self.placed(None, 0.12)})"
         if kind == "transpose":
-            return f"{new} = ttnn.transpose({x}, {self.pick(-2, dim) if rank > 1 else dim}, {self.pick(-1, dim)}{self.placed(None, 0.12)})"
+            first, second = self.pick(-2, dim) if rank > 1 else dim, self.pick(-1, dim)
+            return f"{new} = ttnn.transpose({x}, {first}, {second}{self.placed(None, 0.12)})"
         if kind == "slice":
             aligned = self.chance(0.6)
             start, end = [], []
             for i, n in enumerate(shape):
                 unit = 32 if aligned and i >= rank - 2 and n >= 32 else 1
                 first = self.random.randrange(max(n // unit // 2, 1)) * unit if self.chance(0.4) else 0
-                last = n if self.chance(0.5) else min(n, max(first + unit, (n - self.random.randrange(max(n // 2, 1))) // unit * unit))
+                last = (
+                    n
+                    if self.chance(0.5)
+                    else min(n, max(first + unit, (n - self.random.randrange(max(n // 2, 1))) // unit * unit))
+                )
                 start.append(first)
                 end.append(max(last, first + 1))
             step = f", {[self.random.choice((1, 1, 2)) for _ in shape]}" if self.chance(0.1) else ""
@@ -352,7 +386,11 @@ class ProgramDraw:
         alike = [
             other for other in self.live()
             if len(self.shape_of(other)) == len(shape)
-            and all(a == b for i, (a, b) in enumerate(zip(self.shape_of(other), shape, strict=True)) if i != dim % max(len(shape), 1))
+            and all(
+                a == b
+                for i, (a, b) in enumerate(zip(self.shape_of(other), shape, strict=True))
+                if i != dim % max(len(shape), 1)
+            )
         ]  # fmt: skip
         other = self.random.choice(alike) if alike else x
         if self.chance(0.2):
@@ -361,11 +399,15 @@ class ProgramDraw:
 
     def layout(self) -> str:
         x = self.any()
-        kind = self.pick("to_layout", "to_layout", "to_layout", "tilize", "untilize", "tilize_with_zero_padding", "other")
+        kind = self.pick(
+            "to_layout", "to_layout", "to_layout", "tilize", "untilize", "tilize_with_zero_padding", "other"
+        )
         if kind == "to_layout":
-            return f"{self.new()} = ttnn.to_layout({x}, {'TILE' if self.is_rows(x) and self.chance(0.85) else self.pick('RM', 'RM', 'TILE')})"
+            wanted = "TILE" if self.is_rows(x) and self.chance(0.85) else self.pick("RM", "RM", "TILE")
+            return f"{self.new()} = ttnn.to_layout({x}, {wanted})"
         if kind == "other":
-            return f"{self.new()} = ttnn.to_layout({x}, {self.pick('TILE', 'RM')}, dtype=DT[{self.pick('bf16', 'f32', 'bf8')!r}])"
+            layout, dtype = self.pick("TILE", "RM"), self.pick("bf16", "f32", "bf8")
+            return f"{self.new()} = ttnn.to_layout({x}, {layout}, dtype=DT[{dtype!r}])"
         return f"{self.new()} = ttnn.{kind}({x}{self.placed(None, 0.15)})"
 
     def memory(self) -> str:
@@ -392,10 +434,14 @@ class ProgramDraw:
         if kind == "concat_heads":
             return f"{self.new()} = ttnn.{self.pick('experimental.nlp_concat_heads', 'transformer.concatenate_heads')}({x})"
         if kind == "sdpa":
-            return f"{self.new()} = ttnn.transformer.scaled_dot_product_attention({x}, {x}, {self.like(x)}, is_causal={self.chance(0.5)})"
+            call = (
+                f"ttnn.transformer.scaled_dot_product_attention({x}, {x}, {self.like(x)}, is_causal={self.chance(0.5)})"
+            )
+            return f"{self.new()} = {call}"
         width = self.shape_of(x)[-1]
         if kind == "create_heads" and width % 96 == 0:
-            return f"{self.new()} = ttnn.experimental.nlp_create_qkv_heads({x}, num_heads={width // 96}, num_kv_heads={width // 96})[0]"
+            counts = f"num_heads={width // 96}, num_kv_heads={width // 96}"
+            return f"{self.new()} = ttnn.experimental.nlp_create_qkv_heads({x}, {counts})[0]"
         return f"{self.new()} = ttnn.experimental.rotary_embedding({x}, mk((1, 1, 256, {width})), mk((1, 1, 256, {width})))"
 
     def lookup(self) -> str:
@@ -403,4 +449,5 @@ class ProgramDraw:
         rows = [name for name in self.live() if self.is_rows(name) and len(self.shape_of(name)) == 2]
         table = self.random.choice(rows) if rows and self.chance(0.6) else f"mk((64, {width}), 'bf16', RM)"
         layout = self.pick("", ", layout=TILE", ", layout=RM")
-        return f"{self.new()} = ttnn.embedding(mk(({self.pick(1, 2)}, {self.pick(32, 64)}), 'u32', RM), {table}{layout}{self.placed(None, 0.2)})"
+        indices = f"mk(({self.pick(1, 2)}, {self.pick(32, 64)}), 'u32', RM)"
+        return f"{self.new()} = ttnn.embedding({indices}, {table}{layout}{self.placed(None, 0.2)})"

@@ -1,6 +1,7 @@
 """Random programs: up to 30 steps, each with results of earlier ones as operands; what every step did, as a line of JSON.
 
-A program is drawn while TT-NN runs it, because a step is chosen by what the tensors are by then; ttmesh repeats the written steps.
+A program is drawn while TT-NN runs it, because a step is chosen by what the tensors are by then; ttmesh repeats
+the written steps.
 
 usage: python programs.py real.jsonl SEED COUNT                  under TT-NN; starts anew behind steps that end the process
        ttmesh run programs.py ours.jsonl --like real.jsonl       under ttmesh: the same steps
@@ -136,7 +137,7 @@ class Machine:
 
     def run(self, text: str, keep: bool = True) -> dict[str, object]:
         """What a step does: the tensors it names afterwards, new device programs, memory in use."""
-        session, ttnn = self.session, self.ttnn
+        session = self.session
         words, before = session.words(), session.mesh.num_program_cache_entries()
         names = dict(words)
         names.update(self.tensors)

@@ -29,7 +29,8 @@ SUBBLOCKS = (
 )  # fmt: skip
 FLOAT32_SUBBLOCK = 4  # tiles of a subblock that is added up in float32
 UNALIGNED = (
-    "The last two dimensions of the first tensor and the last dimension of the second tensor must be a multiple of tile size"
+    "The last two dimensions of the first tensor and the last dimension of the second tensor must be a multiple of "
+    "tile size"
 )
 FIX = "Give a program_config=, or convert the operands with ttnn.to_memory_config."
 Chosen = (
@@ -85,9 +86,7 @@ def _require_alike(case: MatmulCase) -> bool:
         ("memory layouts", memory.memory_layout, out.memory_layout),
     ):
         kind = type(own).__name__
-        wrong = (
-            f"Input A and output {name} must match, got input: {kind}::{own.name} vs output: {kind}::{other.name}"
-        )
+        wrong = f"Input A and output {name} must match, got input: {kind}::{own.name} vs output: {kind}::{other.name}"
         require(own is other, wrong, f"{own.name}, as A has", FIX)
     return True
 
@@ -241,9 +240,7 @@ def _choose_plainly(case: MatmulCase, s: Sides, grid: CoreCoord) -> Chosen:
     one_a = interleaved and s.batch_a == 1 and s.batch_b > 1
     layout = case.out.memory_layout if case.out.is_sharded() and not fits_grid else None
     by_columns = (narrow and s.n > s.m and not one_a) or layout is WIDTH_SHARDED or (layout is not None and row)
-    by_rows = (
-        (narrow and s.n <= s.m) or one_a or layout is HEIGHT_SHARDED or (layout is not None and column)
-    )
+    by_rows = (narrow and s.n <= s.m) or one_a or layout is HEIGHT_SHARDED or (layout is not None and column)
     if by_columns or (fits_grid and blocks_y == 1 and not in_dram and not one_a):
         return _line(case, s, grid, mcast_in0=True, shards=case.out.shard_spec if row else None)
     if by_rows or (fits_grid and blocks_x == 1 and not in_dram):

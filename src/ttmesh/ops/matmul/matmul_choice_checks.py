@@ -95,7 +95,11 @@ def check_operands(config: Chosen, case: MatmulCase) -> None:
     elif isinstance(config, MatmulMultiCoreReuseProgramConfig):
         _check_reuse(config, case, s, name)
     else:
-        for operand, memory in (("Input A", case.a.memory_config), ("Input B", case.b.memory_config), ("Output", case.out)):
+        for operand, memory in (
+            ("Input A", case.a.memory_config),
+            ("Input B", case.b.memory_config),
+            ("Output", case.out),
+        ):
             layout = memory.memory_layout
             wrong = f"{name}: {operand} memory layout must be INTERLEAVED, got: TensorMemoryLayout::{layout.name}"
             require(layout is INTERLEAVED, wrong, "interleaved memory", FIX)
@@ -131,9 +135,8 @@ def _check_line(config: MatmulMultiCoreReuseMultiCast1DProgramConfig, case: Matm
             _require_equal(name, "M", rows, "per_core_M", config.per_core_M)
         else:
             blocks, cores = div_up(rows, config.per_core_M), shards.num_cores()
-            wrong = (
-                f"{name}: number of M blocks ceil(M/per_core_M)={blocks} must not exceed input A shard grid cores ({cores})"
-            )
+            many = f"number of M blocks ceil(M/per_core_M)={blocks}"
+            wrong = f"{name}: {many} must not exceed input A shard grid cores ({cores})"
             require(blocks <= cores, wrong, "a core per block", FIX)
         wrong = (
             f"{name}: per_core_M ({config.per_core_M}) must equal shard_shape[0] ({shards.shape[0]}) / in0_tile height "
@@ -194,7 +197,8 @@ def _check_multicast(config: MatmulMultiCoreReuseMultiCastProgramConfig, case: M
             name, "per_core_M", config.per_core_M, "shard_shape[0] / in0_tile.get_height()", shards.shape[0] // TILE
         )
         wide = shards.shape[1] // TILE
-        wrong = f"{name}: shard_shape[1] / in0_tile.get_width() ({wide}) must be divisible by in0_block_w ({config.in0_block_w})"
+        depth = config.in0_block_w
+        wrong = f"{name}: shard_shape[1] / in0_tile.get_width() ({wide}) must be divisible by in0_block_w ({depth})"
         require(wide % config.in0_block_w == 0, wrong, "a divisor", FIX)
     if other.is_sharded():
         layout = other.memory_layout
@@ -202,7 +206,9 @@ def _check_multicast(config: MatmulMultiCoreReuseMultiCastProgramConfig, case: M
             f"{name}: Input B memory layout must be WIDTH_SHARDED, HEIGHT_SHARDED, or DRAM ND_SHARDED, got: "
             f"TensorMemoryLayout::{layout.name}"
         )
-        require(layout in (WIDTH_SHARDED, HEIGHT_SHARDED, TensorMemoryLayout.ND_SHARDED), wrong, "interleaved weights", FIX)
+        require(
+            layout in (WIDTH_SHARDED, HEIGHT_SHARDED, TensorMemoryLayout.ND_SHARDED), wrong, "interleaved weights", FIX
+        )
         if other.is_l1() and other.shard_spec is not None:
             wrong = f"{name}: HEIGHT_SHARDED input B is only supported in DRAM, got: BufferType::L1"
             require(layout is not HEIGHT_SHARDED, wrong, "interleaved weights", FIX)
@@ -250,7 +256,9 @@ def _check_reuse(config: MatmulMultiCoreReuseProgramConfig, case: MatmulCase, s:
         wrong = f"{name}: Input B shard shape[0] ({high}) must be divisible by K ({s.k})"
         require(high % s.k == 0, wrong, "whole matrices in a shard", FIX)
     if out.is_sharded():
-        wrong = f"{name}: Output memory layout must not be WIDTH_SHARDED, got: TensorMemoryLayout::{out.memory_layout.name}"
+        wrong = (
+            f"{name}: Output memory layout must not be WIDTH_SHARDED, got: TensorMemoryLayout::{out.memory_layout.name}"
+        )
         require(out.memory_layout is not WIDTH_SHARDED, wrong, "another kind of shards", FIX)
         wide, high = config.out_subblock_w, config.out_subblock_h
         wrong = (

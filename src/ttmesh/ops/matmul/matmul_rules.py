@@ -119,9 +119,8 @@ def _check_batches(call: Call, a: tuple[int, ...], b: tuple[int, ...], config: P
     """Refuse batches that do not match: B has one matrix, or as many as A."""
     if prod(b[:-2]) == 1 or len(a) == 1:
         return
-    wrong = (
-        f"Batched (non-bcast) matmul requires inputs of the same rank, got a_shape rank: {len(a)} vs b_shape rank: {len(b)}"
-    )
+    ranks = f"a_shape rank: {len(a)} vs b_shape rank: {len(b)}"
+    wrong = f"Batched (non-bcast) matmul requires inputs of the same rank, got {ranks}"
     require(len(a) == len(b), wrong, "equal ranks", "Reshape one operand.")
     sharded = any(spec.memory_config.is_sharded() for spec in call.specs[:2])
     reuses = config is None or (

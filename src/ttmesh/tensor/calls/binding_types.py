@@ -16,6 +16,7 @@ CONVERTED = {  # what the bindings convert to a class
     "CoreRangeSet": (set, list),
     "CoreGrid": (tuple,),
 }
+COMPLEX = "ComplexTensor"  # taken in place of a tensor; the operation decides what it does with it
 
 
 class StandIn:
@@ -58,12 +59,14 @@ def _is_one(value: object, kind: str) -> bool:
     if kind == "any":
         return True
     if kind.startswith("["):
-        listed = isinstance(value, Sequence) and not isinstance(value, str)
+        listed = (isinstance(value, Sequence) and not isinstance(value, str)) or type(value).__name__ == "Shape"
         return listed and all(is_taken(item, kind[1:-1]) for item in value)  # type: ignore[attr-defined]
     if kind in NUMBERS:
         return _is_number(value, kind)
     if kind == "str":
         return isinstance(value, str)
+    if kind == "Tensor" and type(value).__name__ == COMPLEX:
+        return True
     return isinstance(value, CONVERTED.get(kind, ())) or any(base.__name__ == kind for base in type(value).__mro__)
 
 
