@@ -77,8 +77,8 @@ def test_names_that_are_not_emulated_can_be_imported_and_raise_when_they_are_use
 
     for use, name in (
         (import_report, "ttnn.graph_report.import_report"),
-        (ttnn.D2HSocket, "ttnn.D2HSocket"),
-        (ttnn.D2HSocket.read, "ttnn.D2HSocket.read"),
+        (ttnn.LightMetalReplay, "ttnn.LightMetalReplay"),
+        (ttnn.LightMetalReplay.run, "ttnn.LightMetalReplay.run"),
         (ttnn.transformer.ring_mla, "ttnn.transformer.ring_mla"),
     ):
         with pytest.raises(NotImplementedError, match=rf"^{name} is not emulated; "):

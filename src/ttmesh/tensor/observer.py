@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import wraps
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     import torch
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from ttmesh.tensor.calls.plan import Plan
     from ttmesh.tensor.spec.tensor_spec import TensorSpec
     from ttmesh.tensor.tensor import Tensor
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Step(NamedTuple):
@@ -83,6 +88,12 @@ class Watcher:
     def after_upload(self, tensor: Tensor) -> None:
         """A tensor came from the host."""
 
+    def before_transfer(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A function that moves tensors between torch, host and device was called."""
+
+    def end_transfer(self, name: str, result: Any) -> None:
+        """It returned this, or raised an error (None)."""
+
     def after_transfer(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """A function that moves tensors between torch, host and device returned."""
 
@@ -110,3 +121,32 @@ class Observer:
 
 
 observer = Observer()
+
+
+def transfer(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Tell watchers when a function that moves tensors begins and ends."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            if not observer.active:
+                return function(*args, **kwargs)
+            return watch_transfer(name, function, args, kwargs)
+
+        return call
+
+    return decorate
+
+
+def watch_transfer(name: str, function: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
+    """Call a function that moves tensors, between telling watchers that it begins and that it ends."""
+    watchers = observer.watchers
+    for watcher in watchers:
+        watcher.before_transfer(name, args, kwargs)
+    result = None
+    try:
+        result = function(*args, **kwargs)
+        return result
+    finally:
+        for watcher in watchers:
+            watcher.end_transfer(name, result)

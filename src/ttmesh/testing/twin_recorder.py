@@ -8,6 +8,7 @@ call is two lines of JSON, one before it and one after, so that a call that ends
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -40,11 +41,12 @@ class Recorder:
     def __init__(self, path: str, options: dict[str, Any], script: str, ttnn: Any) -> None:
         self.file = open(path, "w", buffering=1, encoding="utf-8")  # noqa: SIM115
         self.options, self.ttnn, self.folder = options, ttnn, os.path.dirname(os.path.abspath(script))
+        self.library = os.path.dirname(os.path.abspath(getattr(ttnn, "__file__", None) or __file__))
         self.count, self.inside = 0, threading.local()
         self.mock = bool(os.environ.get("TT_METAL_MOCK_CLUSTER_DESC_PATH"))
-        compiled = getattr(getattr(ttnn, "_ttnn", None), "graph", None)  # the public one warns at every capture
-        found = compiled if hasattr(compiled, "begin_graph_capture") else getattr(ttnn, "graph", None)
-        self.graph: Any = found if options.get("graph") else None
+        self.graph: Any = getattr(ttnn, "graph", None) if options.get("graph") else None
+        if self.graph is not None and importlib.util.find_spec("loguru"):
+            importlib.import_module("loguru").logger.disable("ttnn.graph")  # TT-NN warns at every capture
         is_ttmesh = getattr(ttnn, "__name__", "") == "ttmesh.ttnn"
         self.write(
             twin=1,
@@ -60,10 +62,10 @@ class Recorder:
         self.file.write(json.dumps(record, default=str) + "\n")
 
     def call(self, name: str, function: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """Call a function on record, unless it is called by one that is."""
+        """Call a function on record, unless it is called by one that is, or by a helper of the library."""
         arguments = tuple(unwrap(argument) for argument in arguments)
         options = {key: unwrap(value) for key, value in options.items()}
-        if getattr(self.inside, "call", False):
+        if getattr(self.inside, "call", False) or self.is_called_by_library():
             return function(*arguments, **options)
         self.inside.call = True
         try:
@@ -129,6 +131,13 @@ class Recorder:
                 lambda: sample(self.ttnn.to_torch(self.ttnn.get_device_tensors(tensor.cpu())[0]))
             )
         return described
+
+    def is_called_by_library(self) -> bool:
+        """Whether the library's own Python code makes the call, such as ttnn.model_preprocessing."""
+        frame: Any = sys._getframe(1)
+        while frame is not None and os.path.abspath(frame.f_code.co_filename) == os.path.abspath(__file__):
+            frame = frame.f_back
+        return frame is not None and os.path.abspath(frame.f_code.co_filename).startswith(self.library + os.sep)
 
     def find_line(self) -> tuple[str, int]:
         """Where the program is: the innermost frame in the script's folder."""

@@ -46,6 +46,7 @@ from ttmesh.ccl.experts.expert_modes import DispatchAlgorithm as DispatchAlgorit
 from ttmesh.ccl.fused.fused_minimal_matmul import MMSignalAggregatorMode as MMSignalAggregatorMode
 from ttmesh.ccl.planning.link_limits import get_num_links as get_num_links
 from ttmesh.ccl.planning.reduction_terms import ReduceType as ReduceType
+from ttmesh.ccl.sockets.host_sockets import D2HSocket as D2HSocket, H2DMode as H2DMode, H2DSocket as H2DSocket
 from ttmesh.ccl.sockets.mesh_sockets import MeshSocket as MeshSocket, create_socket_pair as create_socket_pair
 from ttmesh.ccl.sockets.socket_config import MeshCoreCoord as MeshCoreCoord, SocketConfig as SocketConfig, SocketConnection as SocketConnection, SocketEndpoint as SocketEndpoint, SocketMemoryConfig as SocketMemoryConfig
 from ttmesh.chip.formats.tiles import Tile as Tile

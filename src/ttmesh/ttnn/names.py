@@ -83,6 +83,7 @@ _MODULES = {
     "ttmesh.ccl.collectives.usable_topology": "get_usable_topology",
     "ttmesh.ccl.planning.link_limits": "get_num_links",
     "ttmesh.ccl.sockets.mesh_sockets": "MeshSocket create_socket_pair",
+    "ttmesh.ccl.sockets.host_sockets": "H2DMode H2DSocket D2HSocket",
     "ttmesh.ccl.sockets.socket_config": "SocketConfig SocketMemoryConfig SocketConnection SocketEndpoint MeshCoreCoord",
     "ttmesh.tensor.distribution.mappers": (
         "MeshMapperConfig TensorToMesh ReplicateTensorToMesh ReplicateTensorToMeshWrapper ShardTensorToMesh "

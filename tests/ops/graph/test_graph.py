@@ -11,10 +11,21 @@ import torch
 import ttmesh.ttnn as ttnn
 from ttmesh.base.errors import MeshError
 
+NO_DISPATCH = ttnn.graph.RunMode.NO_DISPATCH
+TILE_BYTES = 32 * 32 * 2
+
 
 @pytest.fixture
 def mesh():
     device = ttnn.open_mesh_device(ttnn.MeshShape(1, 2))
+    yield device
+    ttnn.close_mesh_device(device)
+
+
+@pytest.fixture
+def chip():
+    """One chip: the buffers of a program are told once for every chip."""
+    device = ttnn.open_mesh_device(ttnn.MeshShape(1, 1))
     yield device
     ttnn.close_mesh_device(device)
 
@@ -25,8 +36,8 @@ def on(mesh, *shape, memory_config=ttnn.L1_MEMORY_CONFIG):
     )
 
 
-def capture_of(work) -> list[dict]:
-    ttnn.graph.begin_graph_capture(ttnn.graph.RunMode.NORMAL)
+def capture_of(work, mode=ttnn.graph.RunMode.NORMAL) -> list[dict]:
+    ttnn.graph.begin_graph_capture(mode)
     work()
     return ttnn.graph.end_graph_capture()
 
@@ -37,9 +48,13 @@ def test_nodes_are_counted_in_the_order_of_events(mesh):
     assert (graph[0]["node_type"], graph[-1]["node_type"]) == ("capture_start", "capture_end")
     assert ttnn.graph.extract_calltrace(graph) == [
         "ttnn.from_torch",
+        "ttnn::convert_python_tensor_to_tt_tensor",
+        "Tensor::to_device",
         "ttnn.relu",
         "UnaryDeviceOperation",
         "tt::tt_metal::create_device_tensor",
+        "Tensor::deallocate",
+        "Tensor::deallocate",
     ]
     json.dumps(graph)
 
@@ -58,21 +73,52 @@ def test_what_is_freed_during_a_capture_no_longer_counts(mesh):
         ttnn.deallocate(a)
         ttnn.relu(b, memory_config=ttnn.L1_MEMORY_CONFIG)
 
-    assert ttnn.graph.extract_peak_L1_memory_usage(capture_of(work)) == 2 * 128 * 128 * 2 + 4 * TILE_BYTES
+    assert ttnn.graph.extract_peak_L1_memory_usage(capture_of(work)) == 2 * 128 * 128 * 2
+    assert ttnn.graph.extract_peak_L1_memory_usage(capture_of(work, NO_DISPATCH)) == 2 * 128 * 128 * 2 + 4 * TILE_BYTES
 
 
-def test_inputs_from_before_the_capture_count(mesh):
+def test_inputs_from_before_the_capture_do_not_count_and_freeing_them_wraps_around(mesh):
+    """As in TT-NN 0.81.1, whose number has 32 bits."""
     x = on(mesh, 128, 128)
-    graph = capture_of(lambda: ttnn.relu(x, memory_config=ttnn.DRAM_MEMORY_CONFIG))
-    assert ttnn.graph.extract_peak_L1_memory_usage(graph) == 128 * 128 * 2 + 4 * TILE_BYTES
+    graph = capture_of(lambda: ttnn.relu(x, memory_config=ttnn.DRAM_MEMORY_CONFIG), NO_DISPATCH)
+    assert ttnn.graph.extract_peak_L1_memory_usage(graph) == 4 * TILE_BYTES
+    assert ttnn.graph.extract_peak_L1_memory_usage(capture_of(lambda: ttnn.deallocate(x))) == 2**32 - 128 * 128 * 2
 
 
-def test_circular_buffers_of_a_product_are_in_the_peak_per_core(mesh):
+def test_buffers_of_a_product_are_in_the_peak_per_core_without_dispatch(mesh):
     x = on(mesh, 256, 256, memory_config=ttnn.DRAM_MEMORY_CONFIG)
-    usage = ttnn.graph.extract_resource_usage_per_core(capture_of(lambda: ttnn.matmul(x, x)))
-    assert usage.peak_cb > 0
-    assert usage.peak_total == usage.peak_cb
-    assert f"CB:         {usage.peak_cb} bytes" in str(usage)
+    usage = ttnn.graph.extract_resource_usage_per_core(capture_of(lambda: ttnn.matmul(x, x), NO_DISPATCH))
+    assert usage.peak_total == usage.peak_dataflow_buffer > 0
+    assert f"DFB:        {usage.peak_dataflow_buffer} bytes" in str(usage)
+    assert ttnn.graph.extract_resource_usage_per_core(capture_of(lambda: ttnn.matmul(x, x))).peak_total == 0
+
+
+def test_circular_buffers_show_where_a_program_is_built(mesh):
+    x = on(mesh, 64, 64, memory_config=ttnn.DRAM_MEMORY_CONFIG)  # two chips
+    sizes = [
+        [node["params"]["size"] for node in capture_of(lambda: ttnn.add(x, x)) if node["node_type"] == kind]
+        for kind in ["circular_buffer_allocate"] * 2
+    ]
+    assert sizes == [[6 * TILE_BYTES] * 2, []]
+
+
+def test_transfers_are_functions_with_the_names_of_ttnn(mesh):
+    host = ttnn.from_torch(torch.ones(64, 64), dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT)
+    x = on(mesh, 64, 64)
+    for work, names in (
+        (lambda: ttnn.to_device(host, mesh), ["ttnn.to_device", "Tensor::to_device", "Tensor::deallocate"]),
+        (lambda: ttnn.from_device(x), ["ttnn.from_device", "Tensor::cpu"]),
+        (lambda: ttnn.reshape(x, (1, 64, 64)), ["ttnn.reshape", "Tensor::reshape"]),
+        (lambda: ttnn.deallocate(x), ["ttnn.deallocate", "Tensor::deallocate"]),
+    ):
+        assert ttnn.graph.extract_calltrace(capture_of(work)) == names
+
+
+def test_sharded_buffers_name_their_layout_and_cores(mesh):
+    config = ttnn.create_sharded_memory_config((256, 64), ttnn.CoreGrid(y=1, x=8), ttnn.ShardStrategy.HEIGHT)
+    graph = capture_of(lambda: ttnn.to_memory_config(on(mesh, 256, 64), config))
+    made = [node["params"] for node in graph if node["node_type"] == "buffer_allocate"]
+    assert [(params["layout"], params["num_cores"]) for params in made] == [("INTERLEAVED", 0), ("HEIGHT_SHARDED", 8)]
 
 
 def test_results_are_told_with_shape_size_and_memory(mesh):
@@ -84,9 +130,11 @@ def test_results_are_told_with_shape_size_and_memory(mesh):
 
 def test_edges_lead_from_who_made_a_tensor_to_who_read_it(mesh):
     graph = capture_of(lambda: ttnn.relu(ttnn.neg(on(mesh, 32, 32))))
-    names = {v["name"]: v for v in ttnn.graph.extract_levelized_graph(graph)}
-    assert names["ttnn.neg"]["out_edges"] == [names["ttnn.relu"]["counter"]]
-    assert names["ttnn.relu"]["in_edges"] == [names["ttnn.neg"]["counter"]]
+    vertices = {v["counter"]: v for v in ttnn.graph.extract_levelized_graph(graph, 2)}
+    made = next(v for v in vertices.values() if v["name"] == "ttnn.neg")
+    (reader,) = made["out_edges"]
+    assert vertices[reader]["in_edges"] == [made["counter"]]
+    assert vertices[reader]["name"] == "UnaryDeviceOperation"
     assert "-> n" in ttnn.graph.visualize(graph)
 
 
@@ -176,9 +224,6 @@ def test_tensors_from_the_host_are_told_with_format_and_memory(mesh):
     assert "BufferType::L1" in recorded[0]["memory_config"]
 
 
-TILE_BYTES = 32 * 32 * 2
-
-
 @pytest.mark.parametrize(
     ("work", "pages"),
     [
@@ -190,10 +235,10 @@ TILE_BYTES = 32 * 32 * 2
         (lambda x: ttnn.add(x, x, input_tensor_a_activations=[ttnn.UnaryOpType.RELU]), 7),
     ],
 )
-def test_element_wise_programs_hold_pages_of_their_operands(mesh, work, pages):
-    x = on(mesh, 1, 64, 64, memory_config=ttnn.DRAM_MEMORY_CONFIG)
-    usage = ttnn.graph.extract_resource_usage_per_core(capture_of(lambda: work(x)))
-    assert usage.peak_cb == pages * TILE_BYTES
+def test_element_wise_programs_hold_pages_of_their_operands(chip, work, pages):
+    x = on(chip, 1, 64, 64, memory_config=ttnn.DRAM_MEMORY_CONFIG)
+    usage = ttnn.graph.extract_resource_usage_per_core(capture_of(lambda: work(x), NO_DISPATCH))
+    assert usage.peak_total == pages * TILE_BYTES
 
 
 def test_shards_are_used_where_they_lie(mesh):

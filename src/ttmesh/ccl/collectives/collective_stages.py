@@ -28,7 +28,7 @@ def program_attributes(request: Request, axis: int | None) -> Hashable:
     links = request["num_links"] or get_num_links(request.mesh, axis)
     place = request.tensor.kind.presence, key_of(request["subdevice_id"])
     tuning = request["tuning"] if any(value is not None for value in request["tuning"] or ()) else None
-    return axis, request["reduction"], bool(request["reverse"]), links, tuning, *place
+    return axis, bool(request["reverse"]), links, tuning, *place
 
 
 def run_all_gather(c: Composition, request: Request, x: PlannedTensor, dim: int, spec: TensorSpec) -> PlannedTensor:
@@ -75,7 +75,7 @@ def run_reduce_scatter(
     """reduce_scatter, with room for what arrives while it runs: on a line from both sides; `padded`: in a composition."""
     axis = request["axis"]
     topology = find_usable_topology(request, axis)
-    options = (dim, program_attributes(request, axis), topology)
+    options = (dim, program_attributes(request, axis), request["reduction"], topology)
     shape = list(x.spec.shape)
     if topology is not Topology.Ring:
         shape[0] *= 2

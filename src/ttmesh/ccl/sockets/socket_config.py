@@ -33,6 +33,9 @@ class MeshCoreCoord:
     device_coord: MeshCoordinate
     core_coord: CoreCoord
 
+    def __repr__(self) -> str:
+        return f"MeshCoreCoord(device={self.device_coord!r}, core=({self.core_coord.x},{self.core_coord.y}))"
+
 
 @refuse_wrong_fields
 @dataclass(frozen=True)

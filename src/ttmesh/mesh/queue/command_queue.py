@@ -86,7 +86,9 @@ class Command:
 class Awaited(Protocol):
     """An object that is done at some time: a command, an event."""
 
-    done: bool
+    @property
+    def done(self) -> bool:
+        """Whether it is done."""
 
 
 class CommandQueue:

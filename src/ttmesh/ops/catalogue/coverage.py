@@ -35,9 +35,8 @@ REASONS = {
         "wait_for_cq_on_tensor_prefetcher",
     ),
     **_map_reason(
-        "Sockets between host memory and a core, and the services on them, are not written yet.",
-        "recv_async_h2d send_async_d2h deepseek_prefill.inbound_socket_service_sync "
-        "deepseek_prefill.outbound_socket_service_sync",
+        "Services on cores that pass tensors from one process to another are not written yet.",
+        "deepseek_prefill.inbound_socket_service_sync deepseek_prefill.outbound_socket_service_sync",
     ),
     **_map_reason(
         "It moves tokens between chips while it computes: not written yet; all_to_all_dispatch and all_to_all_combine are.",

@@ -54,6 +54,7 @@ _OPERATIONS = {
     "TypecastDeviceOperation": "typecast",
     "NonZeroIndicesDeviceOperation": "nonzero",
     "EmbeddingsDeviceOperation": "embedding",
+    "SliceDeviceOperation": "slice",
     "SDPAOperation": "transformer.scaled_dot_product_attention",
     "BroadcastDeviceOperation": "broadcast",
     "AllBroadcastDeviceOperation": "all_broadcast",
@@ -80,6 +81,16 @@ _BY_STAGE = {
     "welford": "WelfordReduceDeviceOperation",
 }  # fmt: skip
 WITHOUT_TENSORS = frozenset({"FullDeviceOperation"})
+# Those whose programs hold circular buffers; others hold dataflow buffers, which only captures without dispatch show.
+_CIRCULAR = (
+    "AllBroadcastDeviceOperation AllGatherDeviceOperation BernoulliDeviceOperation BinaryNgDeviceOperation "
+    "Conv2dDeviceOperation GatherCodegenDeviceOperation GatherDeviceOperation GroupNormDeviceOperation "
+    "HaloDeviceOperation MorehArangeOperation MorehLayerNormOperation NonZeroIndicesDeviceOperation Pool2D "
+    "RandDeviceOperation ReduceScatterDeviceOperation RepeatCodegenDeviceOperation "
+    "RepeatInterleaveCodegenDeviceOperation RotaryEmbeddingDeviceOperation SDPAOperation SdpaDecodeDeviceOperation "
+    "TernaryDeviceOperation UniformDeviceOperation UntilizeCodegenDeviceOperation"
+)
+WITH_CIRCULAR_BUFFERS = frozenset(_CIRCULAR.split())
 
 
 def name_device_operations(plan: Plan, launch: LaunchedProgram) -> list[str]:
@@ -110,7 +121,7 @@ def print_arguments(name: str, plan: Plan, launch: LaunchedProgram) -> list[str]
         items += [cpp(spec.dtype), cpp(spec.layout), str(spec.memory_config)]
     config = _print_compute_config(plan, launch)
     tensors = () if name in WITHOUT_TENSORS else launch.specs
-    printed = ", ".join(f"Tensor(storage=DeviceStorage(),tensor_spec={_print_spec(spec)})" for spec in tensors)
+    printed = ", ".join(map(print_tensor, tensors))
     return [f"operation_attributes_t({', '.join([*items, *config])})", f"{{{printed}}}"]
 
 
@@ -139,6 +150,11 @@ def _print_value(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"SmallVector([{', '.join(map(_print_value, value))}])"
     return str(value)
+
+
+def print_tensor(spec: TensorSpec) -> str:
+    """A device tensor as TT-NN prints it among arguments."""
+    return f"Tensor(storage=DeviceStorage(),tensor_spec={_print_spec(spec)})"
 
 
 def _print_spec(spec: TensorSpec) -> str:

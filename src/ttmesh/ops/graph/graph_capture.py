@@ -15,16 +15,22 @@ from typing import Any
 
 from ttmesh.base import ttnn_config
 from ttmesh.base.atomic_files import write_file
-from ttmesh.base.dtypes import BufferType
+from ttmesh.base.dtypes import BufferType, DataType, Layout
 from ttmesh.base.errors import MeshError
 from ttmesh.base.records import Allocated, Freed, Record
 from ttmesh.base.signals import signals
+from ttmesh.chip.cells import Cell
 from ttmesh.mesh.device.mesh_device import MeshDevice, list_open_meshes
 from ttmesh.mesh.functions import distributed_context
 from ttmesh.mesh.queue.command_queue import Body, dispatch
 from ttmesh.ops.catalogue.definition import OpFunction
 from ttmesh.ops.graph import graph_report, python_io
-from ttmesh.ops.graph.device_operations import name_device_operations, print_arguments
+from ttmesh.ops.graph.device_operations import (
+    WITH_CIRCULAR_BUFFERS,
+    name_device_operations,
+    print_arguments,
+    print_tensor,
+)
 from ttmesh.ops.graph.graph_queries import Node
 from ttmesh.tensor.calls.gate import Gate
 from ttmesh.tensor.calls.launch_op import tensors_in
@@ -34,7 +40,10 @@ from ttmesh.tensor.spec.memory_config import cpp
 from ttmesh.tensor.tensor import Tensor
 
 REPORT_VERSION = 1
-CREATE = "tt::tt_metal::create_device_tensor"
+CREATE, UPLOAD, DOWNLOAD = "tt::tt_metal::create_device_tensor", "Tensor::to_device", "Tensor::cpu"
+FREE, RESHAPE = "Tensor::deallocate", "Tensor::reshape"
+FROM_TORCH = "ttnn::convert_python_tensor_to_tt_tensor"
+TO_TORCH = "tt::tt_metal::detail::convert_tt_tensor_to_framework_tensor"
 
 
 class RunMode(Enum):
@@ -52,9 +61,14 @@ class GraphRecorder(Watcher):
         self.started_ns = time.time_ns()
         self._starts: list[int] = []  # clock readings, one per open function
         self._buffers: dict[int, int] = {}  # buffer id -> its node
-        self._created: dict[int, tuple[int, int]] = {}  # buffer id -> start and end of the function that made it
+        self._created: dict[
+            int, tuple[int, int, int]
+        ] = {}  # buffer id -> start, allocation, end of the function that made it
         self._records: dict[int, Allocated] = {}
         self._python_records: list[python_io.PythonRecord] = []  # of the operations that did not return yet
+        self._shards: dict[int, dict[str, Any]] = {}  # node of a sharded buffer -> its layout and number of cores
+        self._inputs: list[list[Tensor]] = []  # of those operations, until a device operation takes them
+        self._programs = _count_programs()  # in the program caches, when the last operation began
         self.devices: dict[int, dict[str, Any]] = {}  # the meshes that the capture saw, by id
         self.buffers_by_operation: dict[int, list[dict[str, Any]]] = {}  # by the counter of its start
         self.pages_by_address: dict[int, list[dict[str, Any]]] = {}
@@ -65,6 +79,9 @@ class GraphRecorder(Watcher):
         self._dispatched = dispatch.enabled
         if run_mode is RunMode.NO_DISPATCH:
             dispatch.enabled = False
+        for mesh in list_open_meshes():
+            for cell in (cell for cells in mesh.heap.live.values() for cell in cells.values()):
+                self._records[cell.buffer_id] = _record_of(mesh, cell)
         # Asking for commands keeps programs from running without one.
         self._stop_listening = signals.listen(self._handle_record, commands=not dispatch.enabled)
         observer.add(self)
@@ -136,12 +153,20 @@ class GraphRecorder(Watcher):
         if self._records_python():
             python_io.record_python_operation(operation.python_fully_qualified_name, args, kwargs)
             self._python_records.append(python_io.records_of_module()[-1])
-        start = self.function_start(operation.python_fully_qualified_name, [str(value) for value in arguments.values()])
-        for tensor in tensors_in(arguments):
+        self._programs = _count_programs()
+        self._inputs.append(list(tensors_in(arguments)))
+        for tensor in self._inputs[-1]:
             self._complete(tensor)
+        self.function_start(operation.python_fully_qualified_name, [])
+
+    def _add_inputs(self, start: int) -> None:
+        """Add the tensors of the call, as inputs of the first function inside it."""
+        tensors = self._inputs[-1] if self._inputs else []
+        for tensor in tensors:
             node = self._tensor(tensor)
             self.nodes[node]["connections"].append(start)
             self.nodes[start]["input_tensors"].append(node)
+        tensors.clear()
 
     def after_operation(self, operation: Gate, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """End it, with its results."""
@@ -150,6 +175,13 @@ class GraphRecorder(Watcher):
             self._python_records.pop()["output_tensor_ids"] = [int(tensor.tensor_id) for tensor in tensors]
         for tensor in tensors:
             self._complete(tensor)
+        inputs, start = self._inputs[-1], self.stack[-1]
+        if inputs and all(node["node_type"] != "function_start" for node in self.nodes[start + 1 :]):
+            if any(_share_memory(one, tensor) for one in inputs for tensor in tensors):
+                self._call(RESHAPE, [print_tensor(inputs[0].spec), *[str(tensors[0].shape)] * 2])
+            else:  # the names of its device operations are not known
+                self._add_inputs(start)
+        self._inputs.pop()
         end = self.function_end()
         self.nodes[end]["connections"] += [self._tensor(tensor) for tensor in tensors]
 
@@ -157,6 +189,45 @@ class GraphRecorder(Watcher):
         """Forget the record of a call that failed."""
         if self._python_records:
             self._python_records.pop()
+        if self._inputs:
+            self._inputs.pop()
+
+    def before_transfer(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Start the function, and in it what brings values to the host."""
+        self._programs = _count_programs()
+        self._inputs.append(list(tensors_in({str(i): value for i, value in enumerate(args)} | kwargs)))
+        self.function_start(name, [])
+        tensor = self._inputs[-1][0] if self._inputs[-1] else None
+        on_device = tensor is not None and tensor.device() is not None and tensor.is_allocated()
+        match name:
+            case "ttnn.from_torch":
+                given = [kwargs.get("dtype"), kwargs.get("layout"), kwargs.get("memory_config")]
+                dtype, layout, memory = ("<optional>" if value is None else _print_option(value) for value in given)
+                self.function_start(
+                    FROM_TORCH, [dtype, layout, "<optional>", memory, "<optional>", "<optional>", "0", "<optional>"]
+                )
+            case "ttnn.to_torch" if on_device and tensor is not None:
+                self.function_start("ttnn.from_device", [])
+                self._call(DOWNLOAD, [print_tensor(tensor.spec), "1"])
+                self.function_end()
+            case "ttnn.from_device" if on_device and tensor is not None:
+                self._call(DOWNLOAD, [print_tensor(tensor.spec), "1"])
+
+    def end_transfer(self, name: str, result: Any) -> None:
+        """End the function."""
+        self._inputs.pop()
+        for tensor in tensors_in({"result": result}):
+            self._complete(tensor)
+        if name == "ttnn.to_torch":
+            self._call(TO_TORCH, ["RowMajorHostBuffer"])
+        while self.nodes[self.stack[-1]]["params"]["name"] != name:
+            self.function_end()
+        self.function_end()
+
+    def _call(self, name: str, arguments: list[str]) -> None:
+        """Add a function that allocates nothing."""
+        self._add_inputs(self.function_start(name, arguments))
+        self.function_end()
 
     def _records_python(self) -> bool:
         """The innermost capture records what Python passed."""
@@ -166,56 +237,61 @@ class GraphRecorder(Watcher):
         """Start the last of a call's device operations, which allocates; those before it are empty."""
         names = name_device_operations(plan, launch)
         if len(self.stack) > 1 and names:
-            outer = self.nodes[self.stack[-1]]  # only device operations have arguments
-            outer["arguments"], outer["params"]["inputs"] = [], "0"
             for i, name in enumerate(names):
                 if i:
                     self.function_end()
-                self.function_start(name, print_arguments(name, plan, launch))
+                self._add_inputs(self.function_start(name, print_arguments(name, plan, launch)))
             self._launched.append(plan)
         return body
 
     def after_run(self, step: Step) -> None:
-        """End the device operation, with its circular buffers."""
-        self._add_circular_buffers(step)
+        """End the device operation, with what its program takes of L1."""
+        name = self.nodes[self.stack[-1]]["params"].get("name", "")
+        mesh = next((tensor.device() for tensor in tensors_in({"result": step.result})), None)
+        if mesh is not None and step.plan.program_count:
+            self._add_program(mesh, name, step.plan.circular_buffer_bytes)
         if self._launched and self._launched[-1] is step.plan:
             self._launched.pop()
             self.function_end()
 
-    def _add_circular_buffers(self, step: Step) -> None:
-        """Add the circular buffers of a plan's programs, those of the largest as one."""
-        size = step.plan.circular_buffer_bytes
-        mesh = next((tensor.device() for tensor in tensors_in({"result": step.result})), None) if size else None
-        if mesh is None:
-            return
-        device = {"device_id": mesh.id()}
-        grid = mesh.compute_with_storage_grid_size()
-        cores = f"{{[(x=0,y=0) - (x={grid.x - 1},y={grid.y - 1})]}}"
-        start = mesh.heap.map.banks[BufferType.L1].start
+    def _add_program(self, mesh: MeshDevice, name: str, buffer_bytes: int) -> None:
+        """Add a program's circular buffers, all as one; TT-NN tells of them where it builds the program."""
+        device, grid = {"device_id": mesh.id()}, mesh.compute_with_storage_grid_size()
         inside = self.nodes[self.stack[-1]]["connections"]
         inside.append(self._add("circular_buffer_deallocate_all", device))
-        facts = {"size": size, "address": start, "core_range_set": cores, "globally_allocated": "0", **device}
-        inside.append(self._add("circular_buffer_allocate", facts))
+        is_new = _count_programs() > self._programs
+        cores = f"{{[0-0 - {grid.x - 1}-{grid.y - 1}]}}"
+        if buffer_bytes and is_new and name in WITH_CIRCULAR_BUFFERS:
+            address = mesh.heap.map.banks[BufferType.L1].start if dispatch.enabled else 0
+            facts = {"size": buffer_bytes, "address": address, "core_range_set": cores, "globally_allocated": "0"}
+            for chip in mesh.get_device_ids():  # told of every chip, although they are the same
+                self._add("circular_buffer_allocate", {**facts, "device_id": chip})
+        elif buffer_bytes and not dispatch.enabled:
+            facts = {"size": buffer_bytes, "address": 0, "core_range_set": cores, "borrows_memory": "0"}
+            self._add("dataflow_buffer_allocate", {**facts, **device})
 
     def _handle_record(self, record: Record) -> None:
         if isinstance(record, Allocated):
-            start = self.function_start(CREATE, []) if len(self.stack) > 1 else self._transfer(record)
+            start = self.function_start(UPLOAD if record.label == "to_device" else CREATE, [])
+            if record.label == "to_device":
+                self._add_inputs(start)
             self._records[record.buffer_id] = record
             buffer = self._buffer(record)
             node = self._add("buffer_allocate", _describe_allocation(record))
             self.nodes[node]["connections"].append(buffer)
             self.nodes[start]["connections"].append(node)
             self._note_address(record, node)
-            self._created[record.buffer_id] = start, self.function_end()
+            self._created[record.buffer_id] = start, node, self.function_end()
         elif isinstance(record, Freed) and record.buffer_id in self._records:
             allocated = self._records.pop(record.buffer_id)
-            node = self._add("buffer_deallocate", _describe_allocation(allocated))
-            self.nodes[node]["connections"].append(self._buffer(allocated))
-            self.nodes[self.stack[-1]]["connections"].append(node)
-
-    def _transfer(self, record: Allocated) -> int:
-        """Start a function for an allocation outside an operation: a transfer, named by its label."""
-        return self.function_start(f"ttnn.{'from_torch' if record.label == 'to_device' else record.label}", [])
+            asked = len(self.stack) == 1 or self.nodes[self.stack[-1]]["params"]["name"] == "ttnn.deallocate"
+            start = self.function_start(FREE, []) if asked else self.stack[-1]
+            buffer = self._buffer(allocated)
+            node = self._add("buffer_deallocate", {**_describe_allocation(allocated), **self._shards.get(buffer, {})})
+            self.nodes[node]["connections"].append(buffer)
+            self.nodes[start]["connections"].append(node)
+            if asked:
+                self.function_end()
 
     def _note_address(self, record: Allocated, node: int) -> None:
         """Record the mesh and, if enabled, the pages, because the address may be reused later."""
@@ -228,8 +304,7 @@ class GraphRecorder(Watcher):
 
     def after_upload(self, tensor: Tensor) -> None:
         """Add a tensor created by a transfer; tensors of operations are added when the operation returns."""
-        if len(self.stack) == 1:
-            self._complete(tensor)
+        self._complete(tensor)
 
     def _buffer(self, record: Allocated) -> int:
         if record.buffer_id not in self._buffers:
@@ -247,9 +322,19 @@ class GraphRecorder(Watcher):
         created = self._created.pop(tensor.buffer.cell.buffer_id, None)
         if created is None:
             return
-        start, end = (self.nodes[i] for i in created)
+        start, allocation, end = (self.nodes[i] for i in created)
         values = (tensor.shape, cpp(tensor.dtype), cpp(tensor.layout), tensor.device(), tensor.memory_config())
-        start["arguments"] = [str(value) for value in values]
+        is_upload = start["params"]["name"] == UPLOAD
+        start["arguments"] = (
+            [print_tensor(tensor.spec), str(tensor.device()), "1"] if is_upload else list(map(str, values))
+        )
+        start["params"]["inputs"] = str(len(start["arguments"]))
+        config, cell = tensor.memory_config(), tensor.buffer.cell
+        if config.is_sharded():
+            buffer = self._buffers[cell.buffer_id]
+            self._shards[buffer] = {"layout": config.memory_layout.name, "num_cores": cell.banks}
+            allocation["params"] |= self._shards[buffer]
+            self.nodes[buffer]["params"]["layout"] = config.memory_layout.name
         end["connections"].append(self._tensor(tensor))
 
     def _tensor(self, tensor: Tensor) -> int:
@@ -259,6 +344,7 @@ class GraphRecorder(Watcher):
             "dtype": cpp(tensor.dtype),
             "layout": cpp(tensor.layout),
             "size": tensor.shape.volume() * tensor.element_size(),
+            "storage_type": "HOST" if tensor.device() is None else "DEVICE",
         }
         mesh = tensor.device() if tensor.is_allocated() else None
         if mesh is None:
@@ -273,8 +359,11 @@ class GraphRecorder(Watcher):
         if cell.buffer_id in self._buffers:
             buffer = self._buffers[cell.buffer_id]
         else:  # it was allocated before the capture
-            facts = cell.buffer_type.name, cell.address, cell.size_bytes, cell.bank_bytes, cell.banks, cell.page_bytes
-            buffer = self._buffer(Allocated(mesh.id(), cell.buffer_id, (), *facts, cell.label, 0))
+            buffer = self._buffer(_record_of(mesh, cell))
+            if tensor.memory_config().is_sharded():
+                layout = tensor.memory_config().memory_layout.name
+                self._shards[buffer] = {"layout": layout, "num_cores": cell.banks}
+                self.nodes[buffer]["params"]["layout"] = layout
         self.nodes[buffer]["connections"].append(node)
         return node
 
@@ -287,10 +376,29 @@ def _describe_allocation(record: Allocated) -> dict[str, Any]:
         "buffer_type": BufferType[record.buffer_type].value,
         "layout": "INTERLEAVED",
         "page_size": record.page_bytes,
-        "num_cores": record.banks,
+        "num_cores": 0,
         "device_id": record.mesh_id,
         "max_size_per_bank": record.bank_bytes,
     }
+
+
+def _record_of(mesh: MeshDevice, cell: Cell) -> Allocated:
+    """The record of a buffer that was allocated before the capture."""
+    facts = cell.buffer_type.name, cell.address, cell.size_bytes, cell.bank_bytes, cell.banks, cell.page_bytes
+    return Allocated(mesh.id(), cell.buffer_id, (), *facts, cell.label, 0)
+
+
+def _count_programs() -> int:
+    return sum(mesh.num_program_cache_entries() for mesh in list_open_meshes())
+
+
+def _share_memory(one: Tensor, other: Tensor) -> bool:
+    both_on_device = one.device() is not None and other.device() is not None
+    return both_on_device and one.is_allocated() and other.is_allocated() and one.buffer.cell is other.buffer.cell
+
+
+def _print_option(value: object) -> str:
+    return cpp(value) if isinstance(value, (DataType, Layout)) else str(value)
 
 
 _active: list[GraphRecorder] = []

@@ -62,14 +62,40 @@ def extract_calltrace(trace: Graph) -> list[str]:
 
 
 def extract_peak_L1_memory_usage(trace: Graph) -> int:
-    """The peak of L1 bytes on one chip, buffers and programs together."""
-    allocated = {i for node in trace if node["node_type"] == "buffer_allocate" for i in node["connections"]}
-    earlier = [
-        n for n in trace if n["node_type"] == "buffer" and n["params"]["type"] == "L1" and n["counter"] not in allocated
-    ]
-    return sum(int(n["params"]["size"]) for n in earlier) + max(
-        (sum(use.values()) for use in _track_l1_use(trace, "size")), default=0
-    )
+    """The peak of L1 bytes on one chip, buffers and programs together, from what the functions' first inputs held.
+
+    As in TT-NN inputs count where they follow an outermost function, and freeing what the trace did not allocate makes
+    the number, which has 32 bits, wrap around.
+    """
+    programs = buffers = depth = peak = 0
+    for i, node in enumerate(trace):
+        kind, params = node["node_type"], node["params"]
+        if kind == "function_start":
+            buffers += 0 if depth else _count_inputs(trace, i + 1)
+            depth += 1
+        elif kind == "function_end":
+            depth -= 1
+        elif kind in PROGRAM_KINDS and str(params.get("borrows_memory")) != "1":
+            programs += int(params["size"])
+        elif kind == "circular_buffer_deallocate_all":
+            programs = 0
+        elif kind == "buffer_allocate" and params["type"] == "L1":
+            buffers += int(params["size"])
+        elif kind == "buffer_deallocate" and params["type"] == "L1":
+            buffers -= int(params["size"])
+        peak = max(peak, (programs + buffers) % 2**32)
+    return peak
+
+
+def _count_inputs(trace: Graph, start: int) -> int:
+    """The bytes of the L1 buffers among the tensors and buffers that follow a function's start."""
+    size = 0
+    for node in trace[start:]:
+        if node["node_type"] not in ("buffer", "tensor"):
+            break
+        if node["node_type"] == "buffer" and node["params"]["type"] == "L1":
+            size += int(node["params"]["size"])
+    return size
 
 
 def extract_resource_usage_per_core(
@@ -254,7 +280,7 @@ def visualize(captured_graph: Graph, *, file_name: str | Path | None = None) -> 
 
 
 def _format_edges(graph: Graph) -> Iterable[str]:
-    for vertex in extract_levelized_graph(graph):
+    for vertex in extract_levelized_graph(graph, 2):
         yield f"n{vertex['counter']} [label={json.dumps(vertex['name'])}]"
         for to in vertex["out_edges"]:
             yield f"n{vertex['counter']} -> n{to} [label={json.dumps(', '.join(vertex['output_shape']))}]"

@@ -16,7 +16,7 @@ from ttmesh.tensor.calls.launch_op import alias_of, launch, prepare, separate
 from ttmesh.tensor.calls.operation import Operation
 from ttmesh.tensor.calls.plan import execute
 from ttmesh.tensor.calls.plan_keys import ATOMS, add_to_key
-from ttmesh.tensor.observer import observer
+from ttmesh.tensor.observer import observer, watch_transfer
 from ttmesh.tensor.tensor import Tensor
 
 
@@ -152,3 +152,7 @@ class TensorFunction(Gate):
                 value.check_allocated()
         result = self._function(*args, **kwargs)
         return separate(result) if any(value is result for value in args) and type(result) is Tensor else result
+
+    def call_watched(self, args: tuple[Any, ...], kwargs: dict[str, Any], queue: int | None) -> Any:
+        """The same, reported to the watchers as a transfer."""
+        return watch_transfer(f"ttnn.{self._function.__name__}", lambda *a, **k: self.call(a, k, queue), args, kwargs)

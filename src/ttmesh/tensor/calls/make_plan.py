@@ -29,7 +29,7 @@ from ttmesh.tensor.calls.lane_calls import (
 from ttmesh.tensor.calls.operation import Call, Case, Operation
 from ttmesh.tensor.calls.partial_plans import PartialPlan, bodies_on, presence_of_run
 from ttmesh.tensor.calls.plan import Plan
-from ttmesh.tensor.calls.plan_keys import key_of
+from ttmesh.tensor.calls.plan_keys import key_of, without_topology
 from ttmesh.tensor.calls.program_buffers import compute_buffer_bytes, find_free_l1
 from ttmesh.tensor.distribution.allocate import footprint_of
 from ttmesh.tensor.spec.kind import kind_of
@@ -69,6 +69,7 @@ def make_plan(operation: Operation, call: Call, inputs: Arguments, key: Hashable
     if composed is not None:
         composition, stages = composed
         programs, schedule = tuple(composition.programs), composition.schedule(stages, call.mesh.heap.map)
+    programs = tuple(map(without_topology, programs))
     program = ProgramCall(
         call.specs, specs, call.mesh.core_grid, call.mesh.arch(), call.arguments, find_free_l1(call.mesh)
     )

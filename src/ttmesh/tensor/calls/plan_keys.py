@@ -17,6 +17,7 @@ from ttmesh.base.dtypes import DataType, Layout, TensorMemoryLayout
 from ttmesh.base.floats import float_key
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.functions.global_circular_buffers import GlobalCircularBuffer
+from ttmesh.tensor.spec.kind import Kind
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.shape import Shape
 from ttmesh.tensor.tensor import Tensor
@@ -86,6 +87,13 @@ def add_named(named: Mapping[str, Any], runtime: frozenset[str], key: list[Any],
         elif not add_to_key(value, key, tensors):
             return False
     return True
+
+
+def without_topology(key: Hashable) -> Hashable:
+    """The key of a plan's program: how a tensor is placed on a mesh does not change the program on a chip."""
+    if isinstance(key, Kind):
+        return key.spec, key.presence
+    return tuple(map(without_topology, key)) if type(key) is tuple else key
 
 
 def key_of(value: Any, runtime: bool = False) -> Hashable:

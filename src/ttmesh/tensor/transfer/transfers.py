@@ -21,7 +21,7 @@ from ttmesh.tensor.distribution.allocate import footprint_of
 from ttmesh.tensor.distribution.composers import Composer, lane_at
 from ttmesh.tensor.distribution.constructors import from_values
 from ttmesh.tensor.distribution.ingest import as_torch
-from ttmesh.tensor.observer import observer
+from ttmesh.tensor.observer import observer, transfer
 from ttmesh.tensor.spec.kind import kind_of
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -32,6 +32,7 @@ from ttmesh.tensor.transfer.device_tensors import Mapper, default_composer, defa
 from ttmesh.tensor.transfer.upload_plans import keep_plan, upload_again
 
 
+@transfer("ttnn.from_torch")
 def from_torch(
     tensor: Any,
     dtype: DataType | None = None,
@@ -126,6 +127,7 @@ def _copies_at_once(values: torch.Tensor, device: MeshDevice | None) -> bool:
     return values.is_cpu and isinstance(device, MeshDevice) and device.backend.device.type == "cuda"
 
 
+@transfer("ttnn.to_torch")
 def to_torch(
     tensor: Tensor,
     dtype: torch.dtype | None = None,
@@ -156,6 +158,7 @@ def to_torch(
     return values
 
 
+@transfer("ttnn.to_device")
 @name_wrong_types
 def to_device(
     tensor: Tensor, device: MeshDevice, memory_config: MemoryConfig | None = None, *, queue_id: int | None = None
@@ -169,6 +172,7 @@ def to_device(
     return result
 
 
+@transfer("ttnn.from_device")
 @name_wrong_types
 def from_device(tensor: Tensor, blocking: bool = True, *, queue_id: int | None = None) -> Tensor:
     """A device tensor on the host; without blocking its values arrive when they are first read."""
@@ -263,6 +267,7 @@ def allocate_tensor_on_host(*args: Any, **given: Any) -> Tensor:
     return Tensor.on_host(kind_of(spec, topology), lanes, mesh.shape, mesh.rank_block)
 
 
+@transfer("ttnn.deallocate")
 @name_wrong_types
 def deallocate(tensor: Tensor, force: bool = True) -> None:
     """Free a tensor's memory, and with it that of every tensor on the same buffer."""
