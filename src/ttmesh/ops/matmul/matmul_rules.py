@@ -90,8 +90,7 @@ def check_matmul(call: Call) -> None:
     if min(len(a), len(b)) > 1:
         e, given = extents(spec_a, spec_b, call["transpose_a"], call["transpose_b"]), call["optional_output_tensor"]
         check_blocks(call["program_config"], e)
-        if memory is None and given is not None:
-            memory = given.spec.memory_config
+        memory = call["memory_config"] or (None if given is None else given.spec.memory_config)
         check_dram_shards(call["program_config"], spec_a, spec_b, e.m, e.k, memory)
 
 
