@@ -42,6 +42,7 @@ from ttmesh.ccl.planning.collective_call import (
 )
 from ttmesh.ccl.planning.group_plan import (
     check_axis,
+    count_group,
     find_groups,
     list_axes_in_turn,
 )
@@ -243,14 +244,14 @@ def _key(value: object) -> Hashable:
 
 def _ignores_scatter_output(name: str, mesh: MeshDevice, tensor: Tensor, options: dict[str, Any]) -> bool:
     """Whether TT-NN composes a reduce_scatter, which then makes its own result."""
-    n = find_groups(Request(name, mesh, (tensor,), (), options), options["axis"]).group_size
+    n = count_group(Request(name, mesh, (tensor,), (), options), options["axis"])
     return is_composed_scatter(tensor.spec, options["dim"], n)
 
 
 def _ignores_output(request: Request) -> bool:
     """Whether TT-NN composes an all_gather, which then makes its own result."""
     shape, dim = [*request.tensor.shape], request["dim"]
-    shape[dim] *= find_groups(request, request["axis"]).group_size
+    shape[dim] *= count_group(request, request["axis"])
     return is_composed_gather(request, dim, shape)
 
 

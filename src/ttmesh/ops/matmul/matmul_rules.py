@@ -16,6 +16,7 @@ from ttmesh.ops.catalogue.input_rules import FLOATS
 from ttmesh.ops.catalogue.spec_rules import Inferred, fit_shards
 from ttmesh.ops.configs.activations import as_unary
 from ttmesh.ops.configs.matmul_program_configs import MatmulMultiCoreReuseMultiCast1DProgramConfig, ProgramConfig
+from ttmesh.ops.matmul.dram_sharded_checks import check_dram_shards
 from ttmesh.ops.matmul.matmul_blocks import MatmulCase
 from ttmesh.ops.matmul.matmul_memory import check_blocks, circular_buffer_bytes, extents, output_shards
 from ttmesh.tensor.calls.operation import Call
@@ -89,7 +90,11 @@ def check_matmul(call: Call) -> None:
     if call["program_config"] is None and memory is not None:
         _check_line_of_cores(memory, prod(b[:-2]))
     if min(len(a), len(b)) > 1:
-        check_blocks(call["program_config"], extents(spec_a, spec_b, call["transpose_a"], call["transpose_b"]))
+        e, given = extents(spec_a, spec_b, call["transpose_a"], call["transpose_b"]), call["optional_output_tensor"]
+        check_blocks(call["program_config"], e)
+        if memory is None and given is not None:
+            memory = given.spec.memory_config
+        check_dram_shards(call["program_config"], spec_a, spec_b, e.m, e.k, memory)
 
 
 def _check_line_of_cores(memory: MemoryConfig, batches: int) -> None:
