@@ -51,7 +51,7 @@ def _found_dtype(spec: TensorSpec) -> str:
     return f"DataType::{spec.dtype.name}"
 
 
-def formats(operands: str, names: str, wrong: str) -> OperandRule:
+def formats(operands: str, names: str, wrong: str, *, unless_sharded: bool = False) -> OperandRule:
     """These formats alone."""
     allowed = frozenset(FORMATS[name] for name in names.split())
     expected = " or ".join(dtype.name.lower() for dtype in sorted(allowed, key=lambda dtype: dtype.name))
@@ -59,12 +59,24 @@ def formats(operands: str, names: str, wrong: str) -> OperandRule:
     return OperandRule(
         tuple(operands.split()),
         wrong,
-        lambda spec, _: spec.dtype in allowed,
+        lambda spec, _: spec.dtype in allowed or (unless_sharded and not spec.memory_config.interleaved),
         _found_dtype,
         expected,
         fix,
         is_format=True,
     )
+
+
+def equal_lengths() -> OperandRule:
+    """Queries and keys of causal attention have as many positions."""
+
+    def accepts(spec: TensorSpec, call: Call | Mapping[str, Any]) -> bool:
+        keys = call["input_tensor_k"]
+        return not call["is_causal"] or min(len(spec.shape), len(keys.shape)) < 3 or spec.shape[2] == keys.shape[2]
+
+    wrong = "Causal SDPA requires Q and K to have the same sequence length. Got Q: {}"
+    expected, fix = "equal lengths", "Pass is_causal=False."
+    return OperandRule(("input_tensor_q",), wrong, accepts, lambda spec: spec.shape[2], expected, fix)
 
 
 def tiles(operands: str, wrong: str) -> OperandRule:
