@@ -90,6 +90,7 @@ ROOMS: dict[str, set[str]] = {
     "nn.weights": {"nn.*"},
     "monitor.*": {"monitor.exports"},
     "monitor.exports": {"monitor.*"},
+    "monitor.graph_reports": {"monitor.exports"},
 }
 MODULES_PER_FOLDER = 20
 ROOTS = {

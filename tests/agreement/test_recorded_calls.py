@@ -19,7 +19,13 @@ CHIP = (
     "one_chip_drawn.jsonl",
     "one_chip_matmul_and_operands.jsonl",
 )
-MESH = ("mesh_2x4.jsonl", "mesh_2x4_compositions.jsonl", "mesh_2x4_collectives.jsonl", "mesh_2x4_fused.jsonl")
+MESH = (
+    "mesh_2x4.jsonl",
+    "mesh_2x4_compositions.jsonl",
+    "mesh_2x4_collectives.jsonl",
+    "mesh_2x4_fused.jsonl",
+    "mesh_2x4_free.jsonl",
+)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from ttmesh.ops.catalogue.operand_rules import (
     in_dram,
     in_l1,
     memory,
+    only_for,
     row_major,
     tiles,
     wide_destination,
@@ -29,10 +30,13 @@ def _before_gather(name: str) -> tuple[OperandRule, ...]:
     return (
         tiles("input_tensor", "Only tilized inputs supported."),
         formats("input_tensor", _STATISTICS, "Input data format not supported."),
-        wide_destination(
-            "input_tensor",
-            f"{name}_pre_all_gather with Float32 input requires fp32_dest_acc_en=true in the compute kernel config; "
-            "otherwise precision is silently lost in the unpacker format conversion.",
+        only_for(
+            wide_destination(
+                "input_tensor",
+                f"{name}_pre_all_gather with Float32 input requires fp32_dest_acc_en=true in the compute kernel config; "
+                "otherwise precision is silently lost in the unpacker format conversion.",
+            ),
+            sharded=False,
         ),
     )
 
@@ -42,8 +46,12 @@ _AFTER_GATHER = (
     formats("input_tensor", _STATISTICS, "Input tensor must be BFLOAT16, BFLOAT8_B, or FLOAT32, got: {}"),
     tiles("stats", "Stats tensor must have TILE layout, got: {}"),
     formats("stats", _STATISTICS, "Stats tensor must be BFLOAT16, BFLOAT8_B, or FLOAT32, got: {}"),
-    wide_destination(
-        "input_tensor stats", "FLOAT32 input/stats require fp32_dest_acc_en=true in the compute kernel config."
+    only_for(formats("stats", "bf16", "Only bfloat16 is supported for stats"), sharded=True),
+    only_for(
+        wide_destination(
+            "input_tensor stats", "FLOAT32 input/stats require fp32_dest_acc_en=true in the compute kernel config."
+        ),
+        sharded=False,
     ),
     formats("weight", "bf16 f32", "Gamma tensor must be BFLOAT16 or FLOAT32, got: {}"),
     formats("bias", "bf16 f32", "Beta tensor must be BFLOAT16 or FLOAT32, got: {}"),

@@ -65,7 +65,8 @@ def extents(a: TensorSpec, b: TensorSpec, transpose_a: bool, transpose_b: bool) 
 
 def check_blocks(config: ProgramConfig | None, e: Extents) -> None:
     """Raise TT-NN's errors for block sizes that do not divide."""
-    if config is None or isinstance(config, MatmulMultiCoreProgramConfig):
+    own = MatmulMultiCoreProgramConfig, MatmulMultiCoreReuseMultiCastDRAMShardedProgramConfig  # no blocks, own checks
+    if config is None or isinstance(config, own):
         return
     wrong = f"Kt ({e.k}) must be divisible by in0_block_w ({config.in0_block_w})"
     require(

@@ -17,6 +17,7 @@ from ttmesh.ops.catalogue.input_rules import FLOATS
 from ttmesh.ops.catalogue.spec_rules import Inferred, fit_shards
 from ttmesh.ops.configs.activations import as_unary
 from ttmesh.ops.configs.matmul_program_configs import MatmulMultiCoreReuseMultiCast1DProgramConfig, ProgramConfig
+from ttmesh.ops.matmul.dram_sharded_checks import check_dram_shards
 from ttmesh.ops.matmul.matmul_blocks import MatmulCase
 from ttmesh.ops.matmul.matmul_choice import choose_config
 from ttmesh.ops.matmul.matmul_choice_checks import check_grid, check_operands
@@ -87,7 +88,10 @@ def check_matmul(call: Call) -> None:
     if chosen and case is not None and config is not None:
         check_operands(config, case)  # type: ignore[arg-type]
     if min(len(a), len(b)) > 1:
-        check_blocks(call["program_config"], extents(spec_a, spec_b, call["transpose_a"], call["transpose_b"]))
+        e, given = extents(spec_a, spec_b, call["transpose_a"], call["transpose_b"]), call["optional_output_tensor"]
+        check_blocks(call["program_config"], e)
+        memory = call["memory_config"] or (None if given is None else given.spec.memory_config)
+        check_dram_shards(call["program_config"], spec_a, spec_b, e.m, e.k, memory)
 
 
 def find_config(call: Call) -> ProgramConfig | None:

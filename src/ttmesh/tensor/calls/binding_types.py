@@ -28,6 +28,9 @@ class StandIn:
         self.place, self.value = place, value
 
 
+_NAMES: dict[type, frozenset[str]] = {}
+
+
 def find_types(name: str, parameters: Sequence[str]) -> Types:
     """The types of an overload: those of TT-NN's overload whose parameters are most alike."""
     overloads = _read_table().get(name)
@@ -52,7 +55,21 @@ def is_taken(value: object, kind: str) -> bool:
         value = value.value
     if value is None:
         return kind.endswith("?")
-    return any(_is_one(value, part) for part in kind.rstrip("?").split("|"))
+    names = _list_names(type(value))
+    return any(part in names or _is_one(value, part) for part in _list_alternatives(kind))
+
+
+@cache
+def _list_alternatives(kind: str) -> tuple[str, ...]:
+    return tuple(kind.rstrip("?").split("|"))
+
+
+def _list_names(given: type) -> frozenset[str]:
+    """The names of a class and its bases; numbers are checked by their values."""
+    names = _NAMES.get(given)
+    if names is None:
+        names = _NAMES[given] = frozenset(base.__name__ for base in given.__mro__).difference(NUMBERS)
+    return names
 
 
 def _is_one(value: object, kind: str) -> bool:
@@ -67,7 +84,7 @@ def _is_one(value: object, kind: str) -> bool:
         return isinstance(value, str)
     if kind == "Tensor" and type(value).__name__ == COMPLEX:
         return True
-    return isinstance(value, CONVERTED.get(kind, ())) or any(base.__name__ == kind for base in type(value).__mro__)
+    return isinstance(value, CONVERTED.get(kind, ()))
 
 
 def _is_number(value: object, kind: str) -> bool:

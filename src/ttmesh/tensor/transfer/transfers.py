@@ -280,7 +280,9 @@ def reallocate(tensor: Tensor, memory_config: MemoryConfig | None = None) -> Ten
     mesh = tensor.device()
     if mesh is None:
         raise _argument_error(
-            "ttnn.reallocate: the tensor is on the host", "a device tensor", "Move it with to_device() first."
+            "Expected Tensor with DeviceStorage, got StorageType::HOST: the tensor of ttnn.reallocate is on the host",
+            "a device tensor",
+            "Move it with to_device() first.",
         )
     source, old = tensor.spec, tensor.buffer.cell
     if memory_config is not None and memory_config.interleaved and not source.memory_config.interleaved:
