@@ -196,7 +196,7 @@ class OpFunction(Gate):
         if "from" in kwargs:  # TT-NN has a parameter of this name, which Python functions cannot
             kwargs["from_"] = kwargs.pop("from")
         own_values = {name: kwargs.pop(name) for name in self.own_options if name in kwargs} if self.own_options else {}
-        problems = []
+        problems, misbound = [], []
         for overload, binder_, types in zip(self._overloads, self._binders, self._types, strict=True):
             try:
                 bound: Arguments = binder_(*args, **kwargs)
@@ -215,12 +215,14 @@ class OpFunction(Gate):
                 check_plain_values(self.python_fully_qualified_name, bound)
                 return {**bound, **own_values} if own_values else bound
             if misfit:
-                check_types(self.python_fully_qualified_name, bound)
-                check_plain_values(self.python_fully_qualified_name, bound)
+                misbound.append(bound)
             reason = (misfit and f"{misfit}. {list_types(bound)}") or (
                 f"{misplaced[0]} is a ttnn.Tensor, not a number or word" if misplaced else f"missing {missing}"
             )
             problems.append(f"{self.__name__}{overload.signature}: {reason}")
+        for bound in misbound:  # errors with a hint
+            check_plain_values(self.python_fully_qualified_name, bound)
+            check_types(self.python_fully_qualified_name, bound)
         if self.own_options:
             problems.append(f"ttmesh's own options: {', '.join(sorted(self.own_options))}")
         raise TypeError(
