@@ -64,10 +64,10 @@ def number_devices(report: Report) -> Callable[[int], int]:
         if "device_id" in holder:
             holder["device_id"] = number(int(holder["device_id"]))
         if "device_tensors" in holder:
-            placed = json.loads(holder["device_tensors"])
-            for on in placed:
+            chips = json.loads(holder["device_tensors"])
+            for on in chips:
                 on.update({key: number(on[key]) for key in ("device_id", "mesh_device_id") if key in on})
-            holder["device_tensors"] = json.dumps(placed)
+            holder["device_tensors"] = json.dumps(chips)
     return number
 
 
