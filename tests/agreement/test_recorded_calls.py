@@ -16,7 +16,13 @@ CHIP = (
     "one_chip_mixed_operands.jsonl",
     "one_chip_drawn.jsonl",
 )
-MESH = ("mesh_2x4.jsonl", "mesh_2x4_compositions.jsonl", "mesh_2x4_collectives.jsonl", "mesh_2x4_fused.jsonl")
+MESH = (
+    "mesh_2x4.jsonl",
+    "mesh_2x4_compositions.jsonl",
+    "mesh_2x4_collectives.jsonl",
+    "mesh_2x4_fused.jsonl",
+    "mesh_2x4_free.jsonl",
+)
 
 
 @pytest.fixture

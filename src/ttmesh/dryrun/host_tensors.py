@@ -76,7 +76,8 @@ class HostTensors(PlainDispatchMode):  # type: ignore[no-untyped-call]
             if "device" in {argument.name for argument in func._schema.arguments} and _is_large(args, options):
                 options["device"] = "meta"
                 options.pop("pin_memory", None)
-                options.pop("generator", None)
+                if "generator" in options:  # a CPU's; overloads with a generator take None, not a missing argument
+                    options["generator"] = None
             return func(*args, **options)
         if not any(self.lacks_values(tensor) for tensor in tensors):
             return func(*args, **options)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor as Lanes
 from torch.nn import functional as F
 
+from ttmesh.chip.formats.kernels import attention
 from ttmesh.chip.numerics import fpu
 from ttmesh.ops.attention.fpu_attention import attend_on_fpu
 from ttmesh.ops.lane_functions.lane_broadcast import common_mesh_dims, flatten_lanes
@@ -27,10 +28,13 @@ def attend(
 
     A sink is one more logit per head, [.., heads, 1, 1], that takes weight and gives no value.
     """
+    emulated = fpu.is_emulated(q, k, v)
+    if not (emulated or causal) and sink is None and attention.supports(q, k, v) and not fpu.differentiates(q, k, v):
+        return attention.attend(q, k, v, scale=scale if scale is not None else q.shape[-1] ** -0.5, mask=mask)
     dtype = q.dtype if q.dtype is k.dtype is v.dtype else torch.float32
     q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     k, v = (x if x.shape[1] == q.shape[1] else x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
-    if fpu.is_emulated(q, k, v):
+    if emulated:
         factor = scale if scale is not None else q.shape[-1] ** -0.5
         return attend_on_fpu(q, k, v, scale=factor, mask=mask, causal=causal, sink=sink)
     if sink is None:

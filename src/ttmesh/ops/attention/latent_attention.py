@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from torch import Tensor as Lanes
 
 from ttmesh.ops.attention.attention_scores import attend_prefill
-from ttmesh.ops.attention.sdpa_decode import attend_cached, check_latent_decode, decode_scratch, find_user_positions
+from ttmesh.ops.attention.decode_buffers import decode_scratch, select_local_queries
+from ttmesh.ops.attention.sdpa_decode import attend_cached, check_latent_decode, find_user_positions
 from ttmesh.ops.attention.sdpa_prefill import attend_chunk, attention_spec, prefill_scratch
 from ttmesh.ops.catalogue.definition import op
+from ttmesh.ops.configs.program_configs import SDPAProgramConfig
 from ttmesh.ops.goldens import sdpa as goldens
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 
 def _select_values(k: Lanes, v: Lanes | None, head_dim_v: int | None) -> Lanes:
@@ -74,9 +77,13 @@ def flash_multi_latent_attention_decode(
     attention_sink: Lanes | None,
     scale: float | None,
     sliding_window_size: int | None,
+    program_config: SDPAProgramConfig | None,
     lane_axes: int,
+    specs: Sequence[TensorSpec],
 ) -> Lanes:
     """Latent attention of one token per user."""
+    users = input_tensor_k.shape[lane_axes]
+    input_tensor_q = select_local_queries(input_tensor_q, specs[0], users, program_config, lane_axes)
     return attend_cached(
         input_tensor_q,
         input_tensor_k,
@@ -109,9 +116,13 @@ def paged_flash_multi_latent_attention_decode(
     attention_sink: Lanes | None,
     scale: float | None,
     sliding_window_size: int | None,
+    program_config: SDPAProgramConfig | None,
     lane_axes: int,
+    specs: Sequence[TensorSpec],
 ) -> Lanes:
     """Latent attention of one token per user over keys in pages."""
+    users = page_table_tensor.shape[lane_axes]
+    input_tensor_q = select_local_queries(input_tensor_q, specs[0], users, program_config, lane_axes)
     return attend_cached(
         input_tensor_q,
         input_tensor_k,

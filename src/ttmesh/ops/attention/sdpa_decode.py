@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor as Lanes
 
-from ttmesh.base.dtypes import Arch, DataType, Layout, TensorMemoryLayout
+from ttmesh.base.dtypes import DataType, Layout, TensorMemoryLayout
 from ttmesh.base.errors import MeshError, ShapeError, require
 from ttmesh.chip.formats.kernels.gpu_loader import find_gpu_kernels
-from ttmesh.chip.formats.tiles import tile_bytes
-from ttmesh.chip.memory import align_up
 from ttmesh.chip.numerics import fpu
 from ttmesh.ops.attention.attention_scores import attend_decode, gather_pages, make_additive_mask
+from ttmesh.ops.attention.decode_buffers import decode_scratch
 from ttmesh.ops.attention.paged_cache_update import make_positions, to_signed_positions
-from ttmesh.ops.attention.sdpa_prefill import BFLOAT16_TILE, TILE, attention_spec, check_geometry, view_paged
+from ttmesh.ops.attention.sdpa_prefill import attention_spec, check_geometry, view_paged
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.configs.program_configs import PagedCacheGeometryOverride
 from ttmesh.ops.goldens import sdpa as goldens
@@ -126,58 +124,6 @@ def check_groups(call: Call) -> None:
     require(q.dtype is DataType.BFLOAT16, wrong, "bfloat16", "Convert it with ttnn.typecast.")
     wrong = f"GQA expects Q to have a multiple of K heads, but got {q.shape[2]} and {k[1]}"
     require(q.shape[2] % k[1] == 0, wrong, f"a multiple of {k[1]}", "Check the head counts.")
-
-
-def decode_scratch(call: Call) -> int:
-    """Circular buffers per core: query heads, chunks of keys and values, scores, statistics, partial results of others."""
-    q, k = call.specs[0], call.specs[1]
-    config, table, positions = call["program_config"], call["page_table_tensor"], call["cur_pos_tensor"]
-    count, users = q.shape[-2], max(q.shape[-3] if len(q.shape) > 2 else 1, 1)
-    latent = call["head_dim_v"] if isinstance(call["head_dim_v"], int) else None
-    values = k if latent is not None or len(call.specs) < 3 else call.specs[2]
-    heads, width = math.ceil(count / TILE), math.ceil(q.shape[-1] / TILE)
-    value_width = math.ceil((values.shape[-1] if latent is None else latent) / TILE)
-    kernel = call["compute_kernel_config"]
-    if config is not None:
-        wide = kernel is not None and kernel.fp32_dest_acc_en
-        keys = max(config.k_chunk_size // TILE, 0) or (4 if wide else 8)  # 0: as many as the destination holds
-    else:
-        length = k.shape[-2]
-        keys = max(min(512, length & -length or TILE) // TILE, 1)
-    halved = call["is_causal"] is not False and count <= TILE // 2 and q.dtype is DataType.BFLOAT16
-    tile = BFLOAT16_TILE // 2 if halved else BFLOAT16_TILE
-    size_q = tile if q.dtype is DataType.BFLOAT16 else tile_bytes(q.dtype, q.tile)
-    chunks = 2 * keys * (width * tile_bytes(k.dtype, k.tile) + value_width * tile_bytes(values.dtype, values.tile))
-    masks = 1 + bool(call["sliding_window_size"])
-    scores = (1 + masks) * heads * keys * tile + 4 * heads * value_width * tile
-    statistics = (11 + (call["attention_sink"] is not None)) * heads * tile + 2 * tile + BFLOAT16_TILE
-    step = 64 if call.mesh.arch() is Arch.BLACKHOLE else 32  # what rows in DRAM are aligned to
-    indices = 0 if positions is None else 2 * align_up(4 * users, step)
-    if table is not None:
-        indices += align_up((table.shape[-1] if len(table.shape) else 1) * 4, step)
-    partial = (heads * value_width + 2 * heads) * (_count_cores_per_head(call, users, k.shape[1]) - 1) * tile
-    return (
-        2 * heads * width * size_q
-        + chunks
-        + scores
-        + statistics
-        + indices
-        + partial
-        + heads * value_width * BFLOAT16_TILE
-    )
-
-
-def _count_cores_per_head(call: Call, users: int, key_heads: int) -> int:
-    """How many cores share a head: those of the grid, at most 16 where a program config does not say otherwise."""
-    config, grid = call["program_config"], call.mesh.compute_with_storage_grid_size()
-    if config is None:
-        return max(grid.x * grid.y // users // max(key_heads, 1), 1)
-    size = getattr(config, "compute_with_storage_grid_size", None)
-    x, y = (grid.x, grid.y) if size is None else size if isinstance(size, (tuple, list)) else (size.x, size.y)
-    subgrid = getattr(config, "sub_core_grids", None)
-    cores = int(x) * int(y) if subgrid is None else subgrid.num_cores()
-    most = (getattr(config, "max_cores_per_head_batch", None) or 16) * users * key_heads
-    return max(min(cores, most) // users // max(key_heads, 1), 1)
 
 
 def _check_decode(call: Call) -> None:
