@@ -103,9 +103,10 @@ class ProgramDraw:
 
         if kind == "b":
             (y, down), (x, across) = share(high, most_y), share(wide, most_x)
-            turned = self.chance(0.12)
-            return f"shards('b', ({down * tile}, {across * tile}), {y if turned else x}, {x if turned else y}" + (
-                ", orientation='COL_MAJOR')" if turned else ")"
+            transposed = self.chance(0.12)
+            return (
+                f"shards('b', ({down * tile}, {across * tile}), {y if transposed else x}, {x if transposed else y}"
+                + (", orientation='COL_MAJOR')" if transposed else ")")
             )
         cores, each = share(high if kind == "h" else wide, self.random.choice((8, most_x, most_x * 2)))
         x, y = (cores, 1) if cores <= most_x else next((n, cores // n) for n in range(most_x, 0, -1) if cores % n == 0)
@@ -233,15 +234,15 @@ class ProgramDraw:
         shape = self.shape_of(x)
         inner, name = shape[-1], self.pick("matmul", "linear", "matmul")
         fitting = [other for other in candidates if self.shape_of(other)[-2] == inner]
-        turned = [other for other in candidates if self.shape_of(other)[-1] == inner]
+        transposed = [other for other in candidates if self.shape_of(other)[-1] == inner]
         wide = self.random.choice((32, 64, 96, 128, 256, 50))
         y = f"mk(({inner}, {wide}), {self.pick('bf16', 'bf16', 'bf8', 'f32', 'bf4')!r})"
         extra = ""
         if fitting and self.chance(0.45):
             y = self.random.choice(fitting)
             wide = self.shape_of(y)[-1]
-        elif turned and self.chance(0.4):
-            y, extra = self.random.choice(turned), ", transpose_b=True"
+        elif transposed and self.chance(0.4):
+            y, extra = self.random.choice(transposed), ", transpose_b=True"
             wide = self.shape_of(y)[-2]
         out = (*shape[:-1], wide)
         if name == "linear" and self.chance(0.6):

@@ -64,10 +64,10 @@ def number_devices(report: Report) -> Callable[[int], int]:
         if "device_id" in holder:
             holder["device_id"] = number(int(holder["device_id"]))
         if "device_tensors" in holder:
-            chips = json.loads(holder["device_tensors"])
-            for on in chips:
+            shards = json.loads(holder["device_tensors"])
+            for on in shards:
                 on.update({key: number(on[key]) for key in ("device_id", "mesh_device_id") if key in on})
-            holder["device_tensors"] = json.dumps(chips)
+            holder["device_tensors"] = json.dumps(shards)
     return number
 
 

@@ -63,8 +63,8 @@ def make_tensor_row(tensor_id: int, params: Json, rank: int) -> TensorRow:
 
 def make_device_tensor_rows(tensor_id: int, params: Json, rank: int) -> list[tuple[int, int, int, int]]:
     """Where the tensor is on each device."""
-    chips = json.loads(params.get("device_tensors") or "[]")
-    return [(tensor_id, on.get("mesh_device_id", on.get("device_id")), on.get("address"), rank) for on in chips]
+    shards = json.loads(params.get("device_tensors") or "[]")
+    return [(tensor_id, on.get("mesh_device_id", on.get("device_id")), on.get("address"), rank) for on in shards]
 
 
 def make_buffer_row(params: Json, devices: Mapping[int, Json]) -> BufferRow:

@@ -121,9 +121,9 @@ def _choose_for_sharded(case: MatmulCase, s: Sides, memory: MemoryConfig, shards
         )  # fmt: skip
     if grid.x == 1 or grid.y == 1:
         return _choose_on_core_grid(case, s)
-    turned = shards.orientation is ShardOrientation.COL_MAJOR
+    transposed = shards.orientation is ShardOrientation.COL_MAJOR
     sharded = _require_alike(case)
-    cores_x, cores_y = (grid.y, grid.x) if turned else (grid.x, grid.y)
+    cores_x, cores_y = (grid.y, grid.x) if transposed else (grid.x, grid.y)
     for axis, cores, tiles, shard in (("y", cores_y, rows, down), ("x", cores_x, k, across)):
         wrong = (
             f"Num cores along {axis} ({cores}) must match provided grid size ({tiles // shard}) or divided up size "
@@ -131,7 +131,9 @@ def _choose_for_sharded(case: MatmulCase, s: Sides, memory: MemoryConfig, shards
         )
         require(cores in (tiles // shard, div_up(tiles, shard)), wrong, "a shard on every core", FIX)
     depth = gcd(across, k) if cores_x == k // across else 1
-    return _multicast(case, grid, div_up(rows, cores_y), div_up(n, cores_x), depth, turned=turned, whole_width=sharded)
+    return _multicast(
+        case, grid, div_up(rows, cores_y), div_up(n, cores_x), depth, transposed=transposed, whole_width=sharded
+    )
 
 
 def _choose_for_batches(case: MatmulCase, s: Sides, memory: MemoryConfig, shards: ShardSpec) -> Chosen:
@@ -318,13 +320,20 @@ def _line(case: MatmulCase, s: Sides, grid: CoreCoord, *, mcast_in0: bool, shard
 
 
 def _multicast(
-    case: MatmulCase, grid: CoreCoord, per_core_m: int, per_core_n: int, depth: int, *, turned: bool, whole_width: bool
+    case: MatmulCase,
+    grid: CoreCoord,
+    per_core_m: int,
+    per_core_n: int,
+    depth: int,
+    *,
+    transposed: bool,
+    whole_width: bool,
 ) -> Chosen:
     height, width = _fit(case, per_core_m, per_core_n, depth)
     high, wide = _subblock(case, height, width, whole_width=whole_width)
     return MatmulMultiCoreReuseMultiCastProgramConfig(
         compute_with_storage_grid_size=grid, in0_block_w=depth, out_subblock_h=high, out_subblock_w=wide,
-        out_block_h=height, out_block_w=width, per_core_M=per_core_m, per_core_N=per_core_n, transpose_mcast=turned,
+        out_block_h=height, out_block_w=width, per_core_M=per_core_m, per_core_N=per_core_n, transpose_mcast=transposed,
     )  # fmt: skip
 
 
