@@ -74,7 +74,7 @@ ROOMS: dict[str, set[str]] = {
     "ops.movement": _OPERATIONS | {"ops.elementwise", "ops.pool"},
     "ops.matmul": _OPERATIONS | {"ops.*", "ops.movement"},
     "ops.moe": _OPERATIONS | {"ops.matmul"},
-    "ops.attention": _OPERATIONS,
+    "ops.attention": _OPERATIONS | {"ops.buffers"},  # decode attention divides its heads as its buffers are divided
     "ops.models": _OPERATIONS | {"ops.attention", "ops.norm"},
     "ops.moreh": _OPERATIONS | {"ops.creation", "ops.elementwise", "ops.matmul", "ops.reduction"},
     "ccl.planning": {"ccl.algorithms"},  # finds them by file name

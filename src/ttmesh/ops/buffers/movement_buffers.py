@@ -30,6 +30,8 @@ READ, PAD_READ = 4096, 2048  # bytes that a slice, and a pad, read at a time
 SLICE_SCRATCH = 16
 PADS_IN_FLIGHT, SLOTS = 16, 8
 REPEATED = 8  # pages in flight
+# Bytes of a core's L1, and where what is not reserved begins.
+L1_BYTES = {Arch.WORMHOLE_B0: (1499136, 105664), Arch.BLACKHOLE: (1572864, 111616)}
 LOOKUP_BYTES, DOUBLE_BUFFERED = 1 << 20, 64  # of a row of a table: more is taken in parts; tiles that have two buffers
 
 
@@ -120,7 +122,7 @@ def split_buffers(program: ProgramCall) -> int:
 
 @buffer_rule("concat", "stack")
 def concat_buffers(program: ProgramCall) -> int:
-    """Two pages; shards are joined in place, but tiles side by side pass through rows."""
+    """Two pages, or one of more than a quarter of L1; shards are joined in place, tiles side by side pass through rows."""
     spec, result = program.inputs[0], program.results[0]
     if in_l1_shards(result) and all(in_l1_shards(one) for one in program.inputs):
         by_height = result.memory_config.memory_layout is TensorMemoryLayout.HEIGHT_SHARDED
@@ -131,7 +133,13 @@ def concat_buffers(program: ProgramCall) -> int:
     dim, rank = program.options.get("stage", program.options.get("dim")), len(spec.shape)
     if _is_tiles(spec) and dim in (-1, rank - 1) and any(one.shape and one.shape[-1] % TILE for one in program.inputs):
         return 3 * (sum(map(columns, program.inputs)) + columns(result)) * page_of(spec)  # columns move within tiles
-    return 2 * (page_of(spec) if _is_tiles(spec) else row_bytes(result, program.arch))
+    if _is_tiles(spec):
+        return 2 * page_of(spec)
+    row, size, base = row_bytes(result, program.arch), *L1_BYTES[program.arch]
+    if "stage" in program.options:  # transposed: too many rows are joined in parts
+        while row > size - base:
+            row = -(-row // 2)
+    return row if 2 * row >= size // 2 - base else 2 * row
 
 
 @buffer_rule("repeat_codegen", "repeat_interleave")

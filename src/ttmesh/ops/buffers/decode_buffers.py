@@ -10,9 +10,10 @@ from torch import Tensor as Lanes
 from ttmesh.base.dtypes import Arch, DataType
 from ttmesh.chip.formats.tiles import tile_bytes
 from ttmesh.chip.memory import align_up
-from ttmesh.ops.attention.sdpa_prefill import BFLOAT16_TILE, TILE
 from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
+
+TILE, BFLOAT16_TILE = 32, 2048
 
 
 class HeadSplit(NamedTuple):
@@ -83,7 +84,7 @@ def _count_users(q: TensorSpec, table: Any) -> int:
     if table is None:
         return max(q.shape[-3] if len(q.shape) > 2 else 1, 1)
     shards = table.spec.memory_config.shard_spec
-    return max(table.spec.padded_shape[0] // (shards.grid.num_cores() if shards else 1), 1)
+    return max(int(table.spec.padded_shape[0]) // (shards.grid.num_cores() if shards else 1), 1)
 
 
 def _count_index_bytes(call: Call) -> int:
