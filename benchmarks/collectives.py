@@ -23,6 +23,7 @@ from pathlib import Path
 from bench_rows import BenchRow, note
 
 N = 8
+COLUMNS = 32 * N  # each chip gets a tile of them
 SIZES = (1 << 10, 1 << 20, 1 << 24)  # bytes per device
 DTYPES = ("float32", "bfloat16")
 OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all")
@@ -73,16 +74,17 @@ def ttmesh_figures() -> Figures:
     for dtype in DTYPES:
         for size in SIZES:
             count = size // getattr(torch, dtype).itemsize
-            values = torch.randn(N, N, count // N).to(getattr(torch, dtype))
+            values = torch.randn(N, count // COLUMNS, COLUMNS).to(getattr(torch, dtype))
             tensor = ttnn.from_torch(
-                values, device=mesh, dtype=getattr(ttnn, dtype), mesh_mapper=ttnn.ShardTensorToMesh(mesh, dim=0)
+                values, device=mesh, layout=ttnn.TILE_LAYOUT, mesh_mapper=ttnn.ShardTensorToMesh(mesh, dim=0)
             )
+            dim = 1 if count // COLUMNS % COLUMNS == 0 else 2  # rows, where each chip gets whole tiles of them
             calls = {
                 "all_reduce": lambda t=tensor: ttnn.all_reduce(t),
-                "reduce_scatter": lambda t=tensor: ttnn.reduce_scatter(t, 1),
+                "reduce_scatter": lambda t=tensor, d=dim: ttnn.reduce_scatter(t, d),
                 "all_gather": lambda t=tensor: ttnn.all_gather(t, 0),
                 "broadcast": lambda t=tensor: ttnn.broadcast(t, root),
-                "all_to_all": lambda t=tensor: ttnn.experimental.all_to_all_async_generic(t, 0, 1),
+                "all_to_all": lambda t=tensor: ttnn.experimental.all_to_all_async_generic(t, 0, 2),
             }
             for operation, call in calls.items():
                 figures[key(operation, size, dtype)] = best_us(call, size)

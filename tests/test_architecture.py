@@ -74,8 +74,9 @@ ROOMS: dict[str, set[str]] = {
     "ops.movement": _OPERATIONS | {"ops.elementwise", "ops.pool"},
     "ops.matmul": _OPERATIONS | {"ops.*", "ops.movement"},
     "ops.moe": _OPERATIONS | {"ops.matmul"},
-    "ops.attention": _OPERATIONS | {"ops.buffers"},  # decode attention divides its heads as its buffers are divided
-    "ops.models": _OPERATIONS | {"ops.attention", "ops.norm"},
+    "ops.caches": _OPERATIONS,
+    "ops.attention": _OPERATIONS | {"ops.caches"},
+    "ops.models": _OPERATIONS | {"ops.attention", "ops.caches", "ops.norm"},
     "ops.moreh": _OPERATIONS | {"ops.creation", "ops.elementwise", "ops.matmul", "ops.reduction"},
     "ccl.planning": {"ccl.algorithms"},  # finds them by file name
     "ccl.algorithms": {"ccl.planning"},  # builds its transfer plans
@@ -90,6 +91,7 @@ ROOMS: dict[str, set[str]] = {
     "nn.weights": {"nn.*"},
     "monitor.*": {"monitor.exports"},
     "monitor.exports": {"monitor.*"},
+    "monitor.graph_reports": {"monitor.exports"},
 }
 MODULES_PER_FOLDER = 20
 ROOTS = {

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import mesh_expert_calls
+import mesh_free_calls
 import mesh_fused_calls
 from mesh_draw import Draw, Writer, call, collective_options, optional, placed, tensor
 
@@ -479,8 +480,19 @@ MESH_FUNCTIONS: dict[str, Writer] = {
 FAMILIES: dict[str, dict[str, Writer]] = {
     "collectives": COLLECTIVES, "functions": MESH_FUNCTIONS, "placed": {"placed": on_placed},
     "fused": mesh_fused_calls.WRITERS, "experts": mesh_expert_calls.WRITERS,
+    "free": mesh_free_calls.COLLECTIVES, "transfers": mesh_free_calls.TRANSFERS, "programs": mesh_free_calls.PROGRAMS,
 }  # fmt: skip
-WEIGHTS = {"collectives": 9, "functions": 3, "placed": 4, "fused": 5, "experts": 3}
+WEIGHTS = {
+    "collectives": 9,
+    "functions": 3,
+    "placed": 4,
+    "fused": 5,
+    "experts": 3,
+    "free": 6,
+    "transfers": 4,
+    "programs": 3,
+}
+KNOWING = ("collectives", "functions", "placed", "fused", "experts")
 
 
 def draw(rng: random.Random, mesh: Sequence[int], *, changed: bool, families: Sequence[str], only: str) -> str:
@@ -504,7 +516,7 @@ def main() -> None:
     parser.add_argument("--mesh", type=int, nargs=2, default=[2, 4])
     parser.add_argument("--fabric", default="FABRIC_1D")
     parser.add_argument("--change", action="store_true")
-    parser.add_argument("--family", nargs="*", default=list(WEIGHTS))
+    parser.add_argument("--family", nargs="*", default=list(KNOWING))
     parser.add_argument("--only", default="")
     options = parser.parse_args()
     rng = random.Random(options.seed)

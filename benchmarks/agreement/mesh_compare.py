@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
+FAST_DISPATCH = "only supported for Fast Dispatch"  # which a t3000 on the mock cluster does not have
 COLUMNS = ("refusal", "text", "spec", "everything")
 
 
@@ -27,7 +28,7 @@ def flatten(result: Any) -> list[list[Any]]:
 
 def judge(real: dict[str, Any], ours: dict[str, Any]) -> dict[str, bool] | None:
     """Which columns count for a call, and whether they agree; None for a call that ends the real process."""
-    if "crash" in real or "setup" in real:
+    if "crash" in real or "setup" in real or FAST_DISPATCH in real.get("error", ""):
         return None
     if ("error" in real) != ("result" not in ours):
         return {"refusal": False}
@@ -64,7 +65,7 @@ def main() -> None:
             if options.only not in name:
                 continue
             if verdict is None:
-                crashes += "crash" in real
+                crashes += "crash" in real or FAST_DISPATCH in real.get("error", "")
                 failed_setups += "setup" in real
                 continue
             calls += 1

@@ -129,12 +129,12 @@ class Session:
             return self.shards("h", (rows // down, columns), down, 1)
         return self.shards("w", (rows, columns // across), across, 1)
 
-    def shards(self, kind, shape, x, y, first_x=0, first_y=0):
+    def shards(self, kind, shape, x, y, first_x=0, first_y=0, orientation="ROW_MAJOR"):
         """Shards of this shape on x by y cores."""
         ttnn = self.ttnn
         corners = ttnn.CoreCoord(first_x, first_y), ttnn.CoreCoord(first_x + x - 1, first_y + y - 1)
         cores = ttnn.CoreRangeSet({ttnn.CoreRange(*corners)})
-        spec = ttnn.ShardSpec(cores, list(shape), ttnn.ShardOrientation.ROW_MAJOR)
+        spec = ttnn.ShardSpec(cores, list(shape), getattr(ttnn.ShardOrientation, orientation))
         return ttnn.MemoryConfig(self.shard_layouts[kind], ttnn.BufferType.L1, spec)
 
     def run(self, call: str) -> dict[str, object]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from buffer_calls.attention_calls import attention, caches, heads, rotary
+from buffer_calls.collective_calls import collectives
 from buffer_calls.elementwise_calls import binary, casts, ternary, unary
+from buffer_calls.large_calls import large
 from buffer_calls.listed_call import Call, close, device
 from buffer_calls.matmul_calls import configured_matmuls, matmuls
 from buffer_calls.movement_calls import joins, pads, reshapes, slices, transposes
@@ -21,6 +23,6 @@ def list_calls() -> Iterator[Call]:
     for family in (
         unary, binary, ternary, reductions, softmaxes, norms, sharded_norms, matmuls, configured_matmuls, transposes, slices,
         joins, pads, reshapes, layouts, embeddings, orders, attention, heads, rotary, caches, casts, copies, convolutions,
-        pools, moreh, experimental,
+        pools, moreh, experimental, large, collectives,
     ):  # fmt: skip
         yield from family()

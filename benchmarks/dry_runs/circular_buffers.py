@@ -6,7 +6,8 @@
     python circular_buffers.py --sample real.jsonl ours.jsonl sample.jsonl COUNT   # the file of tests/dryrun
 
 A row is one call: its family, its text, and the most that one core holds of the buffers of one program (buffers laid
-over a tensor's own shards take nothing). The calls are in circular_buffer_calls.py.
+over a tensor's own shards take nothing). The calls are in circular_buffer_calls.py; CHIPS=8 adds collectives, on a row
+of so many chips.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ CORES = re.compile(r"\(?(?:x=)?(\d+)[-,](?:y=)?(\d+)\)? - \(?(?:x=)?(\d+)[-,](?:
 def program_sizes(nodes: list[dict[str, Any]]) -> list[int]:
     """The bytes of every program of a capture: the most that one core holds."""
     sizes: list[int] = []
-    held: Counter[tuple[int, int]] = Counter()
+    held: Counter[tuple[int, int, int]] = Counter()  # by chip and core
 
     def finish() -> None:
         if held:
@@ -44,7 +45,7 @@ def program_sizes(nodes: list[dict[str, Any]]) -> list[int]:
                 left, top, right, bottom = map(int, found.groups())
                 for x in range(left, right + 1):
                     for y in range(top, bottom + 1):
-                        held[x, y] += int(params["size"])
+                        held[int(params.get("device_id", 0)), x, y] += int(params["size"])
     finish()
     return sizes
 

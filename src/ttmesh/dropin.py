@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
 from ttmesh.base.errors import MeshError
 
@@ -29,6 +29,10 @@ class _Alias(Loader):
         """It ran already; take back the spec that the import system put on it."""
         module.__spec__ = self._spec
 
+    def get_code(self, name: str) -> CodeType:
+        """What `python -m` runs of a module that is no file: its main()."""
+        return compile(f"import {name}\n{name}.main()\n", f"<{name}>", "exec")
+
 
 class TtnnFinder(MetaPathFinder):
     """`ttnn` and `ttnn.x` are the same module objects as `ttmesh.ttnn` and `ttmesh.ttnn.x`."""
@@ -43,7 +47,9 @@ class TtnnFinder(MetaPathFinder):
             module = importlib.import_module(f"ttmesh.{fullname}")
         except ModuleNotFoundError:
             return None
-        return ModuleSpec(fullname, _Alias(module), is_package=hasattr(module, "__path__"))
+        inside = f"{module.__name__}."
+        is_package = hasattr(module, "__path__") and any(name.startswith(inside) for name in sys.modules)
+        return ModuleSpec(fullname, _Alias(module), is_package=is_package)
 
 
 # Modules of tt-metal's models/ tree that ttmesh has its own version of, and the packages that lead there.

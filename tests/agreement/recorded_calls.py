@@ -102,10 +102,14 @@ class Session:
         return ttnn.create_sharded_memory_config(shape, core_grid=ttnn.CoreGrid(y=y, x=x), strategy=strategy)
 
     @staticmethod
-    def shards(kind: str, shape: tuple[int, int], x: int, y: int) -> ttnn.MemoryConfig:
+    def shards(
+        kind: str, shape: tuple[int, int], x: int, y: int, first_x: int = 0, first_y: int = 0
+    ) -> ttnn.MemoryConfig:
         """Shards of this shape on x by y cores."""
         layout = {"h": "HEIGHT_SHARDED", "w": "WIDTH_SHARDED", "b": "BLOCK_SHARDED"}[kind]
-        cores = ttnn.CoreRangeSet({ttnn.CoreRange(ttnn.CoreCoord(0, 0), ttnn.CoreCoord(x - 1, y - 1))})
+        cores = ttnn.CoreRangeSet(
+            {ttnn.CoreRange(ttnn.CoreCoord(first_x, first_y), ttnn.CoreCoord(first_x + x - 1, first_y + y - 1))}
+        )
         spec = ttnn.ShardSpec(cores, shape, ttnn.ShardOrientation.ROW_MAJOR)
         return ttnn.MemoryConfig(ttnn.TensorMemoryLayout[layout], ttnn.BufferType.L1, spec)
 

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from recorded_calls import Session, agrees, opened, read
 
+import ttmesh.ttnn as ttnn
+
 CHIP = (
     "one_chip.jsonl",
     "one_chip_compositions.jsonl",
@@ -15,8 +17,15 @@ CHIP = (
     "one_chip_refusals.jsonl",
     "one_chip_mixed_operands.jsonl",
     "one_chip_drawn.jsonl",
+    "one_chip_matmul_and_operands.jsonl",
 )
-MESH = ("mesh_2x4.jsonl", "mesh_2x4_compositions.jsonl", "mesh_2x4_collectives.jsonl", "mesh_2x4_fused.jsonl")
+MESH = (
+    "mesh_2x4.jsonl",
+    "mesh_2x4_compositions.jsonl",
+    "mesh_2x4_collectives.jsonl",
+    "mesh_2x4_fused.jsonl",
+    "mesh_2x4_free.jsonl",
+)
 
 
 @pytest.fixture
@@ -53,6 +62,16 @@ def test_operations_that_only_the_wheel_has_agree_without_addresses(chip: Sessio
             found.append(f"{recorded} here {outcome}")
 
     assert found == []
+
+
+def test_a_refused_call_keeps_no_memory(chip: Session) -> None:
+    free = ttnn.get_memory_view(chip.mesh, ttnn.BufferType.DRAM).total_bytes_allocated_per_bank
+
+    for call in ("ttnn.mac(x, x, 'y')", "ttnn.lerp(x, x, y)", "ttnn.addcmul(x, y, x)", "ttnn.where(y, x, x)"):
+        outcome = chip.run(f"x=mk((2, 96, 64), 'bf16'); y=mk((7, 3, 50), 'u32') => {call}")
+        assert "error" in outcome, outcome
+
+    assert ttnn.get_memory_view(chip.mesh, ttnn.BufferType.DRAM).total_bytes_allocated_per_bank == free
 
 
 def _drop_addresses(result: Any) -> Any:

@@ -1,6 +1,7 @@
-"""Circular buffers per core equal those that TT-NN 0.81.1 prints in graph captures on an n150, call by call.
+"""Circular buffers per core equal those that TT-NN 0.81.1 prints in graph captures, call by call.
 
-circular_buffers.jsonl is a sample of what benchmarks/dry_runs/circular_buffers.py recorded.
+circular_buffers.jsonl (an n150) and collective_buffers.jsonl (a row of a T3000's eight chips) are samples of what
+benchmarks/dry_runs/circular_buffers.py recorded; fused_buffers.jsonl has calls of benchmarks/agreement on 2x4 chips.
 """
 
 from __future__ import annotations
@@ -17,20 +18,29 @@ import ttmesh
 import ttmesh.ttnn as ttnn
 
 HERE = Path(__file__).parent
-BENCHMARKS = HERE.parents[1] / "benchmarks" / "dry_runs"
-RECORDED = {
-    row["call"]: row["bytes"] for row in map(json.loads, (HERE / "circular_buffers.jsonl").read_text().splitlines())
-}
+BENCHMARKS = HERE.parents[1] / "benchmarks"
 
 
-def test_calls_take_the_circular_buffers_that_tt_nn_prints(monkeypatch: pytest.MonkeyPatch) -> None:
+def read_recorded(name: str) -> dict[str, int]:
+    rows = map(json.loads, (HERE / name).read_text().splitlines())
+    return {row["call"]: row["bytes"] for row in rows}
+
+
+@pytest.mark.parametrize(
+    ("recorded", "system", "chips"), [("circular_buffers.jsonl", "n150", 1), ("collective_buffers.jsonl", "t3000", 8)]
+)
+def test_calls_take_the_circular_buffers_that_tt_nn_prints(
+    monkeypatch: pytest.MonkeyPatch, recorded: str, system: str, chips: int
+) -> None:
     monkeypatch.setitem(sys.modules, "ttnn", ttnn)
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.setenv("TTMESH_SYSTEM", system)
+    monkeypatch.setenv("CHIPS", str(chips))
+    monkeypatch.syspath_prepend(str(BENCHMARKS / "dry_runs"))
     differing = []
     with ttmesh.dry_run():
         calls = importlib.import_module("circular_buffer_calls")
         tool = importlib.import_module("circular_buffers")
-        left = dict(RECORDED)
+        left = read_recorded(recorded)
         for call in calls.list_calls():
             if (expected := left.pop(call.text, None)) is None:
                 continue
@@ -46,6 +56,7 @@ def test_calls_take_the_circular_buffers_that_tt_nn_prints(monkeypatch: pytest.M
             if found != expected:
                 differing.append((call.text, expected, found))
         calls.close()
+        ttnn.set_fabric_config(ttnn.FabricConfig.DISABLED)
     for name in [name for name in sys.modules if name.startswith(("circular_buffer", "buffer_calls"))]:
         del sys.modules[name]  # they hold the mesh of this test
     gc.collect()
@@ -53,26 +64,29 @@ def test_calls_take_the_circular_buffers_that_tt_nn_prints(monkeypatch: pytest.M
     assert not differing
 
 
-# bytes per core of a program, as captured on a T3000: of bfloat16 and of bfloat8_b
-COLLECTIVES = {"all_gather": (36864, 39168), "reduce_scatter": (196608, 104448), "all_reduce": (196608, 104448)}
-
-
-@pytest.mark.parametrize("name", COLLECTIVES)
-def test_collectives_take_the_circular_buffers_that_tt_nn_prints(name: str) -> None:
-    with ttmesh.dry_run() as run:
-        ttnn.set_fabric_config(ttnn.FabricConfig.FABRIC_1D)
-        mesh = ttnn.open_mesh_device(ttnn.MeshShape(1, 8))
-        found = []
-        for dtype in (ttnn.bfloat16, ttnn.bfloat8_b):
-            x = ttnn.empty((1, 1, 1024, 1024), dtype=dtype, layout=ttnn.TILE_LAYOUT, device=mesh)
+def test_fused_collectives_take_the_circular_buffers_that_tt_nn_prints(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TTMESH_SYSTEM", "t3000")
+    for folder in ("dry_runs", "agreement"):
+        monkeypatch.syspath_prepend(str(BENCHMARKS / folder))
+    monkeypatch.setitem(sys.modules, "ttnn", ttnn)
+    tool, sessions = importlib.import_module("circular_buffers"), importlib.import_module("mesh_session")
+    differing = []
+    with ttmesh.dry_run():
+        session = sessions.Session((2, 4), "FABRIC_1D")
+        for text, expected in read_recorded("fused_buffers.jsonl").items():
+            words, (before, _, asked) = session.vocabulary(), text.rpartition("=>")
+            exec(before.strip(), words)
+            session.mesh.clear_program_cache()
             ttnn.graph.begin_graph_capture(ttnn.graph.RunMode.NO_DISPATCH)
-            getattr(ttnn, name)(x, **({} if name == "all_reduce" else {"dim": 3}))
-            nodes = ttnn.graph.end_graph_capture()
-            found.append(
-                max(node["params"]["size"] for node in nodes if node["node_type"] == "circular_buffer_allocate")
-            )
-        ttnn.close_mesh_device(mesh)
-        ttnn.set_fabric_config(ttnn.FabricConfig.DISABLED)
-
-    assert run.report is not None
-    assert tuple(found) == COLLECTIVES[name]
+            try:
+                eval(asked.strip(), words)
+            finally:
+                nodes = ttnn.graph.end_graph_capture()
+            words.clear()
+            found = tool.program_sizes(nodes)[-1]
+            if found != expected:
+                differing.append((text, expected, found))
+        session.close()
+    for name in ("circular_buffers", "mesh_session"):
+        del sys.modules[name]
+    assert not differing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import ttmesh
 from ttmesh.dryrun.missing_checkpoints import PieceTokenizer
 
 FILES = {
+    "huggingface_hub/__init__.py": "",
+    "huggingface_hub/constants.py": "HF_HUB_OFFLINE = False",
     "transformers/__init__.py": "",
     "transformers/models/__init__.py": "",
     "transformers/models/auto/__init__.py": "",
@@ -52,7 +55,7 @@ def _library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "transformers"]:
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("transformers", "huggingface_hub")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.syspath_prepend(str(tmp_path))
 
@@ -74,6 +77,28 @@ def test_a_model_without_files_has_the_sizes_of_its_configuration() -> None:
     for loader in (PreTrainedModel, AutoTokenizer):
         with pytest.raises(OSError, match="some/model has no"):
             loader.from_pretrained("some/model")
+
+
+@pytest.mark.usefixtures("_library")
+def test_loaders_do_not_wait_for_a_server_unless_they_are_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    with ttmesh.dry_run():
+        from huggingface_hub import constants
+
+        assert constants.HF_HUB_OFFLINE is True
+    assert constants.HF_HUB_OFFLINE is False
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    with ttmesh.dry_run():
+        assert constants.HF_HUB_OFFLINE is False
+
+
+@pytest.mark.usefixtures("_library")
+def test_a_loader_that_was_looked_for_before_it_is_imported_is_changed_too() -> None:
+    with ttmesh.dry_run():
+        assert importlib.util.find_spec("transformers.modeling_utils") is not None
+        from transformers.modeling_utils import PreTrainedModel
+
+        assert isinstance(PreTrainedModel.from_pretrained("some/model"), PreTrainedModel)
 
 
 def test_prompts_are_about_as_long_as_with_a_real_tokenizer() -> None:

@@ -11,6 +11,7 @@ from ttmesh.base import settings
 from ttmesh.base.dtypes import BLOCK_FLOATS, Layout, MathFidelity, float32
 from ttmesh.chip.formats import block_float, packing
 from ttmesh.chip.formats.kernels import loader
+from ttmesh.chip.formats.kernels.attention import attend
 from ttmesh.chip.formats.kernels.fpu_gemm import multiply
 from ttmesh.chip.formats.kernels.lane_sum import lane_sum
 from ttmesh.chip.formats.tiles import Tile
@@ -52,13 +53,20 @@ def results(shape: tuple[int, int], matrices: int) -> list[torch.Tensor]:
     return found
 
 
-def gemms(shape: tuple[int, int], matrices: int) -> list[torch.Tensor]:
-    """What the GEMM of cut operands makes of them: float32 sums in an order of its own, the same for any threads."""
+def float_sums(shape: tuple[int, int], matrices: int) -> list[torch.Tensor]:
+    """What the GEMM of cut operands and attention make of them: an order of additions of their own, for any threads."""
     generator = torch.Generator().manual_seed(shape[0] * 1000 + shape[1])
     values = torch.randn(matrices, *shape, generator=generator)
     forms = [(FpuConfig(fidelity=MathFidelity.HiFi3, fp32_dest=True, out_dtype=float32), None), (FpuConfig(), 32)]
     operands = itertools.product(forms, (values, values.bfloat16()), (values.mT, values.mT.contiguous().bfloat16()))
-    return [multiply(a, b, choose_masks(config), block=block, lower=0.02) for (config, block), a, b in operands]
+    found = [multiply(a, b, choose_masks(config), block=block, lower=0.02) for (config, block), a, b in operands]
+    for kind, mask in itertools.product((torch.float32, torch.bfloat16), (None, torch.linspace(-1, 1, shape[0]))):
+        q, k, v = (
+            torch.randn(matrices, 2, n, 48, generator=generator).to(kind)
+            for n in (shape[1] % 16 + 1, shape[0], shape[0])
+        )
+        found.append(attend(q, k, v, scale=0.2, mask=mask if mask is None else mask.expand(1, 1, 1, -1)))
+    return found
 
 
 def main() -> None:
@@ -73,7 +81,7 @@ def main() -> None:
         alone: list[torch.Tensor] = []
         for number in THREADS:
             use_threads(number)
-            mine = gemms(shape, matrices)
+            mine = float_sums(shape, matrices)
             alone = alone or mine
             assert all(torch.equal(a, b) for a, b in zip(mine, alone, strict=True)), (shape, matrices, number)
             for found, torchs in zip(results(shape, matrices), expected, strict=True):

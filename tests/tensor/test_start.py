@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+
+import ttmesh.ttnn  # noqa: F401
 
 PROGRAM = """
 import sys
@@ -34,3 +37,32 @@ def test_the_first_operations_do_not_import_the_compiler_of_torch():
     found = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=300)
 
     assert found.stdout.strip() == "[]", found.stderr
+
+
+FORGETFUL = """
+import ttmesh.ttnn
+
+def name():
+    return "deleted"
+
+class Thing:
+    def __del__(self):
+        print(name())
+
+thing = Thing()
+file = open("file", "w")
+file.write("written")
+"""
+
+
+def test_what_a_program_leaves_open_is_finished_at_its_end(tmp_path):
+    found = subprocess.run([sys.executable, "-c", FORGETFUL], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+
+    assert found.stdout == "deleted\n", found.stderr
+    assert (tmp_path / "file").read_text() == "written"
+
+
+def test_the_garbage_collector_passes_the_modules_by():
+    """The search after the import would take 0.2 s."""
+    assert gc.isenabled()
+    assert gc.get_freeze_count() > 10_000

@@ -1,7 +1,8 @@
-"""The pytest plugin in real pytest processes."""
+"""The pytest plugin in sessions of pytest, one after the other in a process of their own."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -50,86 +51,121 @@ def test_keeps_nothing(mesh_device, device_params, silicon_arch_name, galaxy_typ
 """
 
 
-def run_pytest(folder: Path, code: str, *options: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    (folder / "test_it.py").write_text(code)
-    env = {**os.environ, "PYTHONPATH": SOURCE, **environ}
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-p",
-        "ttmesh.testing.plugin",
-        "-q",
-        "-s",
-        "-p",
-        "no:cacheprovider",
-        *options,
-    ]
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False)
+SHAPES = [(2, 4), (1, 8), (1, 2)]
+SESSIONS: dict[str, tuple[str, list[str], dict[str, str]]] = {
+    "shapes": (WITH_MESH.replace("[(1, 8)]", str(SHAPES)) + DEFAULT_MESH, [], {}),
+    "variable": (WITH_MESH, [], {"TT_COORDINATOR_DEVICE_ID": "3"}),
+    "option": (WITH_MESH, ["--coordinator", "5"], {"TT_COORDINATOR_DEVICE_ID": "3"}),
+    "all": (WITH_MESH, ["--coordinator", "all"], {}),
+    "parametrised": (METHOD_FOUR, [], {}),
+    "unknown": (WITH_MESH, ["--coordinator", "9"], {}),
+    "leak": (LEAK, [], {}),
+    "n300": (WITH_MESH, ["--tt-system", "n300", "-rs"], {}),
+    "random": (WITH_MESH, ["--coordinator", "random"], {}),
+    "2": (WITH_MESH, ["--coordinator", "2"], {}),
+}
+
+# Each has a file of its own and the environment of the first.
+RUN_SESSIONS = """
+import contextlib, io, json, os, sys
+import pytest
+
+results = {}
+for name, (code, options, environ) in json.load(sys.stdin).items():
+    with open(f"test_{name}.py", "w") as file:
+        file.write(code)
+    before = dict(os.environ)
+    os.environ.update(environ)
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        plugins = ["-p", "ttmesh.testing.plugin", "-p", "no:cacheprovider"]
+        status = pytest.main([*plugins, "-q", "-s", f"test_{name}.py", *options])
+    os.environ.clear()
+    os.environ.update(before)
+    results[name] = int(status), out.getvalue()
+json.dump(results, open("results", "w"))
+"""
 
 
-def test_the_fixture_opens_the_mesh_that_a_script_opens(tmp_path) -> None:
-    shapes = [(2, 4), (1, 8), (1, 2)]
+@pytest.fixture(scope="module")
+def sessions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]]:
+    """Status and output of every session."""
+    folder = tmp_path_factory.mktemp("sessions")
+    env = {name: value for name, value in os.environ.items() if name != "TT_COORDINATOR_DEVICE_ID"}
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_SESSIONS], input=json.dumps(SESSIONS), cwd=folder, env={**env, "PYTHONPATH": SOURCE},
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found: dict[str, tuple[int, str]] = json.loads((folder / "results").read_text())
+    return found
+
+
+def test_the_fixture_opens_the_mesh_that_a_script_opens(sessions) -> None:
     expected = []
-    for shape in [None, *shapes]:
+    for shape in [None, *SHAPES]:
         opened = ttnn.open_mesh_device(shape and ttnn.MeshShape(*shape))
         expected.append(f"LEADER {opened.reference_device()} {opened.get_device_ids()} {opened.shape}")
         ttnn.close_mesh_device(opened)
 
-    done = run_pytest(tmp_path, WITH_MESH.replace("[(1, 8)]", str(shapes)) + DEFAULT_MESH)
+    _, output = sessions["shapes"]
 
-    assert all(line in done.stdout for line in expected), done.stdout
-    assert "CUSTOM COORDINATOR" not in done.stdout
-
-
-def test_the_variable_moves_the_leader_and_the_report_names_it(tmp_path) -> None:
-    done = run_pytest(tmp_path, WITH_MESH, TT_COORDINATOR_DEVICE_ID="3")
-
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "LEADER 3 [3, 0, 1, 2, 4, 5, 6, 7]" in done.stdout
-    assert "CUSTOM COORDINATOR: device 3" in done.stdout
-    assert "coordinator 3, highest L1 on device 3 (3.17 MB)" in done.stdout
+    assert all(line in output for line in expected), output
+    assert "CUSTOM COORDINATOR" not in output
 
 
-def test_the_option_comes_before_the_variable(tmp_path) -> None:
-    done = run_pytest(tmp_path, WITH_MESH, "--coordinator", "5", TT_COORDINATOR_DEVICE_ID="3")
+def test_the_variable_moves_the_leader_and_the_report_names_it(sessions) -> None:
+    status, output = sessions["variable"]
 
-    assert "LEADER 5 [5, 0, 1, 2, 3, 4, 6, 7]" in done.stdout
-
-
-def test_all_runs_every_device_in_the_lead(tmp_path) -> None:
-    done = run_pytest(tmp_path, WITH_MESH, "--coordinator", "all")
-
-    assert "8 passed" in done.stdout
-    assert all(f"LEADER {i} " in done.stdout for i in range(8))
-    assert all(f"VARIABLE {i}\n" in done.stdout for i in range(8)), "a test can ask who leads"
+    assert status == 0, output
+    assert "LEADER 3 [3, 0, 1, 2, 4, 5, 6, 7]" in output
+    assert "CUSTOM COORDINATOR: device 3" in output
+    assert "coordinator 3, highest L1 on device 3 (3.17 MB)" in output
 
 
-def test_the_parametrisation_of_seed_000_chooses_the_leader(tmp_path) -> None:
-    done = run_pytest(tmp_path, METHOD_FOUR)
-
-    assert "3 passed" in done.stdout, done.stdout + done.stderr
+def test_the_option_comes_before_the_variable(sessions) -> None:
+    assert "LEADER 5 [5, 0, 1, 2, 3, 4, 6, 7]" in sessions["option"][1]
 
 
-def test_an_unknown_coordinator_lists_the_devices(tmp_path) -> None:
-    done = run_pytest(tmp_path, WITH_MESH, "--coordinator", "9")
+def test_all_runs_every_device_in_the_lead(sessions) -> None:
+    _, output = sessions["all"]
 
-    assert "coordinator 9 names no visible device; expected one of [0, 1, 2, 3, 4, 5, 6, 7]" in done.stdout
-
-
-def test_a_leak_fails_the_test_with_its_name_and_size(tmp_path) -> None:
-    done = run_pytest(tmp_path, LEAK)
-
-    assert "1 passed" in done.stdout or "2 passed, 1 error" in done.stdout, done.stdout + done.stderr
-    assert "buffers still allocated at the end of the test" in done.stdout
-    assert "2048 B of DRAM" in done.stdout
+    assert "8 passed" in output
+    assert all(f"LEADER {i} " in output for i in range(8))
+    assert all(f"VARIABLE {i}\n" in output for i in range(8)), "a test can ask who leads"
 
 
-def test_another_system_is_chosen_by_option_and_too_large_a_mesh_skips(tmp_path) -> None:
-    done = run_pytest(tmp_path, WITH_MESH, "--tt-system", "n300", "-rs")
+def test_the_parametrisation_of_seed_000_chooses_the_leader(sessions) -> None:
+    assert "3 passed" in sessions["parametrised"][1], sessions["parametrised"][1]
 
-    assert "1 skipped" in done.stdout
-    assert "needs 8 devices, the system n300 has 2" in done.stdout
+
+def test_an_unknown_coordinator_lists_the_devices(sessions) -> None:
+    expected = "coordinator 9 names no visible device; expected one of [0, 1, 2, 3, 4, 5, 6, 7]"
+
+    assert expected in sessions["unknown"][1]
+
+
+def test_a_leak_fails_the_test_with_its_name_and_size(sessions) -> None:
+    _, output = sessions["leak"]
+
+    assert "1 passed" in output or "2 passed, 1 error" in output, output
+    assert "buffers still allocated at the end of the test" in output
+    assert "2048 B of DRAM" in output
+
+
+def test_another_system_is_chosen_by_option_and_too_large_a_mesh_skips(sessions) -> None:
+    _, output = sessions["n300"]
+
+    assert "1 skipped" in output
+    assert "needs 8 devices, the system n300 has 2" in output
+
+
+@pytest.mark.parametrize("option", ["random", "2"])
+def test_a_coordinator_by_option_is_one_of_the_devices(sessions, option: str) -> None:
+    status, output = sessions[option]
+
+    assert "CUSTOM COORDINATOR: device" in output
+    assert status == 0
 
 
 def test_loading_the_plugin_imports_nothing_heavy() -> None:
@@ -137,12 +173,4 @@ def test_loading_the_plugin_imports_nothing_heavy() -> None:
 
     done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": SOURCE}, check=False)
 
-    assert done.returncode == 0
-
-
-@pytest.mark.parametrize("option", ["random", "2"])
-def test_a_coordinator_by_option_is_one_of_the_devices(tmp_path, option: str) -> None:
-    done = run_pytest(tmp_path, WITH_MESH, "--coordinator", option)
-
-    assert "CUSTOM COORDINATOR: device" in done.stdout
     assert done.returncode == 0

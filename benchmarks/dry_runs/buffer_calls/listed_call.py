@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,13 +17,16 @@ FORMATS = {
 LAYOUTS = {"T": ttnn.TILE_LAYOUT, "R": ttnn.ROW_MAJOR_LAYOUT}
 SQUARE, MIDDLE, LARGE, ODD = (1, 1, 32, 32), (1, 1, 128, 512), (1, 1, 1024, 2048), (1, 3, 50, 70)
 BATCH, WIDE, TALL = (2, 4, 96, 256), (1, 1, 32, 8192), (1, 1, 4096, 64)
+CHIPS = int(os.environ.get("CHIPS", "1"))  # of the row of chips that the calls run on
 SHAPES = (SQUARE, MIDDLE, LARGE, ODD, BATCH, WIDE, TALL)
 
 
 @functools.cache
 def device() -> Any:
     """The device of all calls."""
-    return ttnn.open_mesh_device(ttnn.MeshShape(1, 1))
+    if CHIPS > 1:
+        ttnn.set_fabric_config(ttnn.FabricConfig.FABRIC_1D)
+    return ttnn.open_mesh_device(ttnn.MeshShape(1, CHIPS))
 
 
 def close() -> None:

@@ -122,7 +122,15 @@ def moreh() -> Iterator[Call]:
                 note=f"{dim}",
                 run=lambda a, dim=dim: ttnn.moreh_cumsum(a, dim),
             )
-    yield call("moreh", "moreh_layer_norm", T(MIDDLE), note="1", run=lambda a: ttnn.moreh_layer_norm(a, 1, 1e-5))
+    for shape in (MIDDLE, ODD, BATCH):
+        for dims in (1, 2, 3):
+            yield call(
+                "moreh",
+                "moreh_layer_norm",
+                T(shape),
+                note=f"{dims}",
+                run=lambda a, dims=dims: ttnn.moreh_layer_norm(a, dims, 1e-5),
+            )
     yield call("moreh", "moreh_matmul", T((1, 1, 128, 256)), T((1, 1, 256, 64)))
     yield call("moreh", "moreh_dot", T((1, 1, 1, 512)), T((1, 1, 1, 512)))
     yield call("moreh", "moreh_full_like", T(MIDDLE), note="3", run=lambda a: ttnn.moreh_full_like(a, 3.0))

@@ -13,7 +13,7 @@ Listener = Callable[[Any], None]  # of the kinds of records it asked for
 class _Entry(NamedTuple):
     hear: Listener
     commands: bool
-    crossings: Callable[[LinkTransfer], None]
+    crossings: Callable[[Sequence[LinkTransfer]], None]
 
 
 class Signals:
@@ -33,21 +33,30 @@ class Signals:
         self._set(())
 
     def listen(
-        self, listener: Listener, *, commands: bool = False, crossings: Callable[[LinkTransfer], None] | None = None
+        self,
+        listener: Listener,
+        *,
+        commands: bool = False,
+        crossings: Callable[[Sequence[LinkTransfer]], None] | None = None,
     ) -> Callable[[], None]:
         """Call `listener` with every record from now on, with `commands` also Enqueued and Finished.
 
-        `crossings`, when given, gets the LinkTransfer instead. Returns a function that stops it.
+        `crossings`, when given, gets what crossed links instead: a sequence at a time, the same one when a collective
+        repeats. Returns a function that stops it.
         """
-        entry = _Entry(listener, commands, crossings or listener)
+
+        def hear_each(records: Sequence[LinkTransfer]) -> None:
+            for record in records:
+                listener(record)
+
+        entry = _Entry(listener, commands, crossings or hear_each)
         self._set((*self._listeners, entry))
         return lambda: self._set(tuple(known for known in self._listeners if known is not entry))
 
     def emit_crossings(self, records: Sequence[LinkTransfer]) -> None:
         """Pass what crossed some links at once to every listener."""
         for entry in self._listeners:
-            for record in records:
-                entry.crossings(record)
+            entry.crossings(records)
 
     def emit_command(self, record: Record) -> None:
         """Pass a record about a command to the listeners that asked for commands."""

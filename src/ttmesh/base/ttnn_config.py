@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
@@ -61,8 +63,11 @@ class Config(Options):
 
     @property
     def report_path(self) -> Path | None:
-        """Where the report of this run goes."""
-        return None if self.report_name is None else self.root_report_path / str(hash(self.report_name))
+        """Where the report of this run goes: a folder with the first 64 characters of its name and the minute."""
+        if self.report_name is None:
+            return None
+        name = re.sub(r"[^0-9A-Za-z]+", "_", str(self.report_name)[:64]).strip("_")
+        return Path(self.root_report_path) / f"{name}_{time.strftime('%b%d_%H%M').lower()}"
 
 
 _listeners: dict[str, list[Callable[[object], None]]] = {}

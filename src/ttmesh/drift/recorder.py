@@ -55,6 +55,7 @@ class Record:
     own: Distance  # from float32 on the very inputs it got
     followed: bool  # whether float32 could follow it; else its result is taken as it is
     output: int = 0  # which of its results
+    buffer_id: int = 0  # what that was written to
     modes: list[Alternative] = field(default_factory=list)
     remedies: list[Alternative] = field(default_factory=list)
 
@@ -127,6 +128,7 @@ class DriftRecorder(Watcher):
                         *(len(self.records), name, place.module, place.site, mode, tuple(spec.shape)),
                         *(spec.dtype.name.lower(), setting, measure(held, wanted, spec.dtype)),
                         *(measure(held, wanted_alone, spec.dtype), followed, i),
+                        buffer_id=cell.buffer_id,
                     )
                     for trial, results in tried:
                         if results is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ttmesh.base.errors import OutOfMemoryError
@@ -18,6 +18,16 @@ from ttmesh.tracking.client import call_site
 KINDS = ("weights and inputs", "kv cache", "activations", "circular buffers", "trace", "system")
 UPLOADS = ("from_torch", "to_device", "as_tensor", "zeros", "ones", "full", "empty", "load_tensor", "upload")
 HOST = -1
+MOST_CROSSINGS = 4096  # kept before they are summed up
+
+
+class _Crossings:
+    """What crossed links at once, and how often: a collective that repeats gives the same records."""
+
+    __slots__ = ("records", "times")
+
+    def __init__(self, records: Sequence[LinkTransfer]) -> None:
+        self.records, self.times = records, 1
 
 
 class Use:
@@ -57,7 +67,8 @@ class MemoryLog(Watcher):
         self.program_runs = 0
         self.programs: set[object] = set()
         self.circular_buffers: tuple[int, str] = (0, "")  # the most per core, and the operation
-        self.links = Counter[tuple[int, int]]()
+        self._links = Counter[tuple[int, int]]()
+        self._crossings: dict[int, _Crossings] = {}  # that repeat, by identity
         self.collectives: defaultdict[str, Counter[int]] = defaultdict(Counter)
         self.chips = ChipPeaks()
         self.failures: list[Refusal] = []
@@ -68,7 +79,7 @@ class MemoryLog(Watcher):
 
     def start(self) -> None:
         """Begin to listen."""
-        self._stop = signals.listen(self._hear, crossings=self._count_crossing)
+        self._stop = signals.listen(self._hear, crossings=self._count_crossings)
         observer.add(self)
         OutOfMemoryError.watchers.append(self._note_failure)
 
@@ -146,8 +157,23 @@ class MemoryLog(Watcher):
             for buffer_id in [key for key, use in self.live.items() if use.mesh_id == record.mesh_id]:
                 self._hear(Freed(record.mesh_id, buffer_id))
 
-    def _count_crossing(self, record: LinkTransfer) -> None:
-        self.links[record.source, record.target] += record.size_bytes
+    @property
+    def links(self) -> Counter[tuple[int, int]]:
+        """The bytes that crossed every link, by the chips that it joins."""
+        for crossings in self._crossings.values():
+            for record in crossings.records:
+                self._links[record.source, record.target] += crossings.times * record.size_bytes
+        self._crossings.clear()
+        return self._links
+
+    def _count_crossings(self, records: Sequence[LinkTransfer]) -> None:
+        known = self._crossings.get(id(records))
+        if known is not None:
+            known.times += 1
+            return
+        if len(self._crossings) >= MOST_CROSSINGS:
+            self.links  # noqa: B018  (sums up what was kept)
+        self._crossings[id(records)] = _Crossings(records)
 
     def holders_at(self, event: int, chip: int, memory: str) -> list[Use]:
         """The buffers of one chip after so many events."""

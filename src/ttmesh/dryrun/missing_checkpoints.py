@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import os
 import re
 import sys
 from collections import Counter
@@ -86,6 +87,7 @@ class LoaderHooks(MetaPathFinder, Loader):
             "transformers.modeling_utils": self._change_models,
             "transformers.models.auto.tokenization_auto": self._change_tokenizers,
             "transformers.models.auto.configuration_auto": self._change_configurations,
+            "huggingface_hub.constants": self._stay_offline,
             "safetensors": self._change_files,
         }
         self._loaders: dict[str, Loader] = {}
@@ -94,7 +96,7 @@ class LoaderHooks(MetaPathFinder, Loader):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """The spec that the other finders give, with this loader around its own."""
-        if fullname not in self._changes or fullname in self._loaders:
+        if fullname not in self._changes:
             return None
         others = (finder.find_spec(fullname, path, target) for finder in sys.meta_path if finder is not self)
         spec = next((found for found in others if found is not None), None)
@@ -138,6 +140,14 @@ class LoaderHooks(MetaPathFinder, Loader):
         module.safe_open = without_large_tensors(old)  # type: ignore[attr-defined]
         self._undo.append(lambda: setattr(module, "safe_open", old))
 
+    def _stay_offline(self, module: ModuleType) -> None:
+        """No waiting for a server: what a dry run reads is on this machine, unless HF_HUB_OFFLINE is set to 0."""
+        if "HF_HUB_OFFLINE" in os.environ:
+            return
+        old = module.HF_HUB_OFFLINE
+        module.HF_HUB_OFFLINE = True  # type: ignore[attr-defined]
+        self._undo.append(lambda: setattr(module, "HF_HUB_OFFLINE", old))
+
     def _change_models(self, module: ModuleType) -> None:
         def make(load: Any) -> Callable[..., Any]:
             @functools.wraps(load)
@@ -175,7 +185,7 @@ class LoaderHooks(MetaPathFinder, Loader):
             @functools.wraps(load)
             def from_pretrained(cls: Any, name: Any, **options: Any) -> Any:
                 found = (path for pattern in CONFIGS for path in Path().glob(pattern.format(name=Path(name).name)))
-                own = next(found, None)
+                own = next((path for path in found if (path / "config.json").is_file()), None)
                 if Path(name).is_dir() or own is None:
                     return load(cls, name, **options)
                 return load(cls, str(own), **options)

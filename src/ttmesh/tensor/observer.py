@@ -61,7 +61,7 @@ class Watcher:
     def after_operation(self, operation: Gate, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """A named operation returned."""
 
-    def after_failure(self, operation: Gate) -> None:
+    def after_failure(self, operation: Gate, error: BaseException) -> None:
         """A named operation raised an error."""
 
     def after_launch(self, operation: Operation, arguments: dict[str, Any], result: Any) -> None:

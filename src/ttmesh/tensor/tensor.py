@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,6 +26,7 @@ from ttmesh.tensor.distribution.ingest import ONE_CHIP
 from ttmesh.tensor.distribution.presence import DistributedTensor
 from ttmesh.tensor.observer import observer
 from ttmesh.tensor.spec import host_shapes, tensor_text
+from ttmesh.tensor.spec.id_counters import tensor_ids
 from ttmesh.tensor.spec.kind import Kind, kind_of
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -34,7 +34,6 @@ from ttmesh.tensor.spec.tensor_topology import TensorTopology
 from ttmesh.tensor.tensor_html import draw_tensor
 from ttmesh.tensor.torch_mixups import TorchMixups
 
-_ids = itertools.count(1)
 _CONTIGUOUS = torch.contiguous_format
 _new = object.__new__
 
@@ -96,7 +95,7 @@ class Tensor(DistributedTensor, TorchMixups):
     def tensor_id(self) -> int:
         """A unique number of the tensor."""
         if self._tensor_id is None:
-            self._tensor_id = next(_ids)
+            self._tensor_id = tensor_ids.fetch_and_increment()
         return self._tensor_id
 
     @tensor_id.setter

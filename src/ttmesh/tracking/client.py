@@ -88,7 +88,7 @@ class Client:
         self._thread.start()
 
     def _listen(self, listener: Callable[[Event], None]) -> None:
-        self._stop_listening = signals.listen(listener, crossings=self.outbox.crossings.append)
+        self._stop_listening = signals.listen(listener, crossings=self.outbox.crossings.extend)
 
     def _listener(self) -> Callable[[Event], None]:
         append = self.outbox.queue.append

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import sys
 from typing import Any
@@ -29,6 +30,8 @@ load_folder("ttmesh.tensor.calls")  # conversions fill the operators table
 load_folder("ttmesh.ops")
 load_folder("ttmesh.ccl")
 if _collects:
+    gc.freeze()  # modules live as long as the process: the searches while it runs pass them by
+    atexit.register(gc.unfreeze)  # at its end they are taken down as always: files are flushed, __del__ is called
     gc.enable()
 
 

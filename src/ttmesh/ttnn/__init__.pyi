@@ -12,6 +12,8 @@ from ttmesh.tensor.tensor import Tensor as Tensor
 
 from ttmesh.ttnn import _ttnn as _ttnn
 from ttmesh.ttnn import cluster as cluster
+from ttmesh.ttnn import comparison as comparison
+from ttmesh.ttnn import config_serialization as config_serialization
 from ttmesh.ttnn import core as core
 from ttmesh.ttnn import decorators as decorators
 from ttmesh.ttnn import device as device
@@ -21,12 +23,15 @@ from ttmesh.ttnn import events as events
 from ttmesh.ttnn import experimental as experimental
 from ttmesh.ttnn import fabric as fabric
 from ttmesh.ttnn import graph as graph
+from ttmesh.ttnn import graph_report as graph_report
 from ttmesh.ttnn import graph_tracer_utils as graph_tracer_utils
 from ttmesh.ttnn import kv_cache as kv_cache
 from ttmesh.ttnn import model_preprocessing as model_preprocessing
 from ttmesh.ttnn import operations as operations
 from ttmesh.ttnn import profiler as profiler
+from ttmesh.ttnn import reflection as reflection
 from ttmesh.ttnn import reports as reports
+from ttmesh.ttnn import stack_trace_source as stack_trace_source
 from ttmesh.ttnn import tools as tools
 from ttmesh.ttnn import torch_tracer as torch_tracer
 from ttmesh.ttnn import trace_allocation_config as trace_allocation_config
@@ -64,6 +69,7 @@ from ttmesh.mesh.functions.distributed_context import Rank as Rank, Size as Size
 from ttmesh.mesh.functions.fabric_queries import get_all_mgd_fabric_types as get_all_mgd_fabric_types, get_forwarding_link_indices as get_forwarding_link_indices
 from ttmesh.mesh.functions.global_circular_buffers import GlobalCircularBuffer as GlobalCircularBuffer, create_global_circular_buffer as create_global_circular_buffer
 from ttmesh.mesh.functions.global_semaphores import GlobalSemaphore as GlobalSemaphore, create_global_semaphore as create_global_semaphore, get_global_semaphore_address as get_global_semaphore_address, reset_global_semaphore_value as reset_global_semaphore_value
+from ttmesh.mesh.functions.instrumentation import disable_asynchronous_slow_dispatch as disable_asynchronous_slow_dispatch, enable_asynchronous_slow_dispatch as enable_asynchronous_slow_dispatch, set_root_dir as SetRootDir, start_tracy_zone as start_tracy_zone, stop_tracy_zone as stop_tracy_zone, tracy_frame as tracy_frame, tracy_message as tracy_message
 from ttmesh.mesh.functions.memory_reports import dump_device_memory_state as dump_device_memory_state, get_buffer_pages as get_buffer_pages, get_buffers as get_buffers, get_memory_view as get_memory_view
 from ttmesh.mesh.functions.process_fabric import get_fabric_config as get_fabric_config, get_tt_fabric_max_payload_size_bytes as get_tt_fabric_max_payload_size_bytes, set_fabric_config as set_fabric_config
 from ttmesh.mesh.functions.queue_functions import QueueId as QueueId, command_queue as command_queue, event_synchronize as event_synchronize, get_all_programs_perf_data as get_all_programs_perf_data, get_current_command_queue_id_for_thread as get_current_command_queue_id_for_thread, get_latest_programs_perf_data as get_latest_programs_perf_data, is_trace_capture_active as is_trace_capture_active, read_device_profiler as ReadDeviceProfiler, record_event as record_event, synchronize_device as synchronize_device, synchronize_devices as synchronize_devices, synchronize_mesh_device as synchronize_mesh_device, wait_for_event as wait_for_event
@@ -82,11 +88,12 @@ from ttmesh.ops.catalogue.hooks import register_post_operation_hook as register_
 from ttmesh.ops.complex.complex_tensors import ComplexTensor as ComplexTensor
 from ttmesh.ops.configs.activations import GeluVariant as GeluVariant, SigmoidMode as SigmoidMode, UnaryOpType as UnaryOpType, UnaryWithParam as EltwiseUnaryWithParam, UnaryWithParam as UnaryWithParam, string_to_unary_with_param as string_to_unary_with_param
 from ttmesh.ops.configs.compute_config import BlackholeComputeKernelConfig as BlackholeComputeKernelConfig, DeviceComputeKernelConfig as DeviceComputeKernelConfig, ThrottleLevel as ThrottleLevel, WormholeComputeKernelConfig as WormholeComputeKernelConfig, init_device_compute_kernel_config as init_device_compute_kernel_config, layernorm_default_compute_config as layernorm_default_compute_config, rmsnorm_default_compute_config as rmsnorm_default_compute_config
-from ttmesh.ops.configs.conv_config import Conv1dConfig as Conv1dConfig, Conv2dConfig as Conv2dConfig, Conv2dDRAMSliceHeight as Conv2dDRAMSliceHeight, Conv2dDRAMSliceWidth as Conv2dDRAMSliceWidth, Conv2dL1Full as Conv2dL1Full, Conv2dL1FullSliceConfig as Conv2dL1FullSliceConfig, Conv2dSliceConfig as Conv2dSliceConfig, Conv3dConfig as Conv3dConfig, Op2DDRAMSliceHeight as Op2DDRAMSliceHeight, Op2DDRAMSliceWidth as Op2DDRAMSliceWidth, Op2DL1Full as Op2DL1Full, Op2DL1FullSliceConfig as Op2DL1FullSliceConfig, Op2DSliceConfig as Op2DSliceConfig, PaddingMode as PaddingMode, get_conv_output_dim as get_conv_output_dim
+from ttmesh.ops.configs.conv_config import Conv1dConfig as Conv1dConfig, Conv2dConfig as Conv2dConfig, Conv2dDRAMSliceHeight as Conv2dDRAMSliceHeight, Conv2dDRAMSliceWidth as Conv2dDRAMSliceWidth, Conv2dL1Full as Conv2dL1Full, Conv2dL1FullSliceConfig as Conv2dL1FullSliceConfig, Conv2dSliceConfig as Conv2dSliceConfig, Conv3dConfig as Conv3dConfig, Op2DDRAMSliceHeight as Op2DDRAMSliceHeight, Op2DDRAMSliceWidth as Op2DDRAMSliceWidth, Op2DL1Full as Op2DL1Full, Op2DL1FullSliceConfig as Op2DL1FullSliceConfig, Op2DSliceConfig as Op2DSliceConfig, PaddingMode as PaddingMode, SlidingWindowParallelConfig as SlidingWindowParallelConfig, get_conv_output_dim as get_conv_output_dim
 from ttmesh.ops.configs.matmul_program_configs import MatmulMultiCoreProgramConfig as MatmulMultiCoreProgramConfig, MatmulMultiCoreReuseMultiCast1DProgramConfig as MatmulMultiCoreReuseMultiCast1DProgramConfig, MatmulMultiCoreReuseMultiCastBatchedDRAMShardedProgramConfig as MatmulMultiCoreReuseMultiCastBatchedDRAMShardedProgramConfig, MatmulMultiCoreReuseMultiCastDRAMShardedProgramConfig as MatmulMultiCoreReuseMultiCastDRAMShardedProgramConfig, MatmulMultiCoreReuseMultiCastProgramConfig as MatmulMultiCoreReuseMultiCastProgramConfig, MatmulMultiCoreReuseProgramConfig as MatmulMultiCoreReuseProgramConfig, MinimalMatmulConfig as MinimalMatmulConfig
 from ttmesh.ops.configs.program_configs import DistributedLayerNormStage as DistributedLayerNormStage, LayerNormDefaultProgramConfig as LayerNormDefaultProgramConfig, LayerNormProgramConfig as LayerNormProgramConfig, LayerNormShardedMultiCoreProgramConfig as LayerNormShardedMultiCoreProgramConfig, LayerNormType as LayerNormType, PagedCacheGeometryOverride as PagedCacheGeometryOverride, SDPAProgramConfig as SDPAProgramConfig, SoftmaxDefaultProgramConfig as SoftmaxDefaultProgramConfig, SoftmaxProgramConfig as SoftmaxProgramConfig, SoftmaxShardedMultiCoreProgramConfig as SoftmaxShardedMultiCoreProgramConfig, create_layernorm_program_config as create_layernorm_program_config
 from ttmesh.ops.elementwise.bcast import BcastOpDim as BcastOpDim, BcastOpMath as BcastOpMath
 from ttmesh.ops.generic_op import TensorAccessorArgs as TensorAccessorArgs, cb_descriptor_from_sharded_tensor as cb_descriptor_from_sharded_tensor
+from ttmesh.ops.graph.python_operations import attach_golden_function as attach_golden_function, create_module_if_not_exists as create_module_if_not_exists, dump_operations as dump_operations, query_registered_operations as query_registered_operations, register_python_operation as register_python_operation
 from ttmesh.ops.models.deepseek_experts import RoutedExpertActivation as RoutedExpertActivation
 from ttmesh.ops.models.kimi import QkvCausalConv1dSiluProgramConfig as QkvCausalConv1dSiluProgramConfig
 from ttmesh.ops.movement.embedding import EmbeddingsType as EmbeddingsType
@@ -115,6 +122,7 @@ from ttmesh.tensor.transfer.overlapped_tensors import OverlappedTensor as Overla
 from ttmesh.tensor.transfer.partial_copy import copy_host_to_device_tensor_partial as copy_host_to_device_tensor_partial
 from ttmesh.tensor.transfer.serialization import DumpTensorMode as DumpTensorMode, as_tensor as as_tensor, dump_tensor as dump_tensor, load_tensor as load_tensor
 from ttmesh.tensor.transfer.stream_services import D2HStreamService as D2HStreamService, H2DStreamService as H2DStreamService
+from ttmesh.tensor.transfer.torch_dtypes import ttnn_dtype_to_torch_dtype as ttnn_dtype_to_torch_dtype
 from ttmesh.tensor.transfer.transfers import allocate_tensor_on_device as allocate_tensor_on_device, allocate_tensor_on_host as allocate_tensor_on_host, copy_device_to_host_tensor as copy_device_to_host_tensor, copy_host_to_device_tensor as copy_host_to_device_tensor, deallocate as deallocate, element_size as element_size, from_device as from_device, from_torch as from_torch, get_memory_config as get_memory_config, has_storage_type_of as has_storage_type_of, has_tile_padding as has_tile_padding, is_sharded as is_sharded, is_tensor_storage_on_device as is_tensor_storage_on_device, reallocate as reallocate, tile_size as tile_size, to_device as to_device, to_torch as to_torch
 from ttmesh.tensor.transfer.worker_cores import get_optimal_worker_cores_for_sharded_tensor as get_optimal_worker_cores_for_sharded_tensor
 from ttmesh.tensor.visualize import visualize_mesh_device as visualize_mesh_device, visualize_system_mesh as visualize_system_mesh, visualize_tensor as visualize_tensor

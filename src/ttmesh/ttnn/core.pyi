@@ -11,6 +11,7 @@ from ttmesh.tensor.spec.memory_config import MemoryConfig as MemoryConfig
 from ttmesh.tensor.tensor import Tensor as Tensor
 
 
+from ttmesh.tensor.transfer.torch_dtypes import ttnn_dtype_to_torch_dtype as ttnn_dtype_to_torch_dtype
 
 
 def __getattr__(name: str) -> Any: ...

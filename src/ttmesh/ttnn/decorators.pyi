@@ -11,6 +11,8 @@ from ttmesh.tensor.spec.memory_config import MemoryConfig as MemoryConfig
 from ttmesh.tensor.tensor import Tensor as Tensor
 
 
+from ttmesh.drift.golden_comparison import comp_pcc as comp_pcc, comp_ulp as comp_ulp
+from ttmesh.ops.graph.python_operations import RegisteredOperations as RegisteredOperations, attach_golden_function as attach_golden_function, create_module_if_not_exists as create_module_if_not_exists, dump_operations as dump_operations, query_registered_operations as query_registered_operations, register_python_operation as register_python_operation
 
 
 def __getattr__(name: str) -> Any: ...

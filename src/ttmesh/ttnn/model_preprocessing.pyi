@@ -11,9 +11,10 @@ from ttmesh.tensor.spec.memory_config import MemoryConfig as MemoryConfig
 from ttmesh.tensor.tensor import Tensor as Tensor
 
 
+from ttmesh.monitor.graph_reports.git_facts import git_hash as git_hash
 from ttmesh.nn.preprocessing import convert_torch_model_to_ttnn_model as convert_torch_model_to_ttnn_model, default_preprocessor as default_preprocessor, fold_batch_norm2d_into_conv2d as fold_batch_norm2d_into_conv2d, preprocess_embedding_weight as preprocess_embedding_weight, preprocess_layernorm_parameter as preprocess_layernorm_parameter, preprocess_linear_bias as preprocess_linear_bias, preprocess_linear_weight as preprocess_linear_weight, preprocess_model as preprocess_model, preprocess_model_parameters as preprocess_model_parameters, preprocess_remaining_children_and_parameters as preprocess_remaining_children_and_parameters
 from ttmesh.nn.weights.module_args import infer_ttnn_module_args as infer_ttnn_module_args
-from ttmesh.nn.weights.parameter_tree import Conv2dArgs as Conv2dArgs, ConvTranspose2dArgs as ConvTranspose2dArgs, GroupNormArgs as GroupNormArgs, MaxPool2dArgs as MaxPool2dArgs, ModuleArgs as ModuleArgs, ParameterDict as ParameterDict, ParameterList as ParameterList, make_parameter_dict as make_parameter_dict, move_to_device as move_to_device
+from ttmesh.nn.weights.parameter_tree import Conv2dArgs as Conv2dArgs, ConvTranspose2dArgs as ConvTranspose2dArgs, GroupNormArgs as GroupNormArgs, MaxPool2dArgs as MaxPool2dArgs, ModuleArgs as ModuleArgs, ParameterDict as ParameterDict, ParameterList as ParameterList, make_dot_access_dict as make_dot_access_dict, make_parameter_dict as make_parameter_dict, merge_ttnn_module_args_into_parameters as merge_ttnn_module_args_into_parameters, move_to_device as move_to_device, repr_parameters as repr_parameters
 
 
 def __getattr__(name: str) -> Any: ...

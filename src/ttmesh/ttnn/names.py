@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ttmesh.ttnn.tool_names import TOOL_MODULES, TOOL_NAMES, TOOL_ROOT_NAMES
+
 _MODULES = {
     "ttmesh.base.geometry": "MeshShape MeshCoordinate MeshCoordinateRange MeshCoordinateRangeSet",
     "ttmesh.base.cores": "CoreCoord CoreRange CoreRangeSet CoreGrid NOC",
@@ -185,6 +187,7 @@ _RENAMED = {
 NAMES: dict[str, str] = {
     **{name: f"{module}:{name}" for module, names in _MODULES.items() for name in names.split()},
     **_RENAMED,
+    **TOOL_ROOT_NAMES,
 }
 
 # Submodules that only give the root's names again.
@@ -203,7 +206,7 @@ _SUBMODULES = (
     "_ttnn.global_semaphore _ttnn.mesh_socket _ttnn.core _ttnn.profiler _ttnn.deprecated _ttnn.deprecated.operations "
     "_ttnn.operations.data_movement _ttnn.operations.experimental _ttnn.operations.experimental.quasar"
 )
-SUBMODULES = tuple(_SUBMODULES.split())
+SUBMODULES = (*_SUBMODULES.split(), *TOOL_MODULES)
 
 # Submodules that hold operations of their own; a name they lack is not looked up in the root.
 OPERATION_MODULES = [
@@ -254,7 +257,6 @@ _MOREH = (
 )
 
 _GRAPH = {
-    "ttmesh.ops.catalogue.hooks": "reset_comparison_records_data",
     "ttmesh.ops.graph.graph_capture": (
         "RunMode REPORT_VERSION begin_graph_capture end_graph_capture end_graph_capture_to_file is_graph_capture_active "
         "track_function_start track_function_end"
@@ -406,6 +408,8 @@ OWN_NAMES: dict[str, dict[str, str]] = {
     "graph_tracer_utils": {"GraphTracerUtils": "ttmesh.ops.graph.graph_json:GraphTracerUtils"},
     "graph": {n: f"{module}:{n}" for module, names in _GRAPH.items() for n in names.split()},
 }
+for _name, _places in (*TOOL_MODULES.items(), *TOOL_NAMES.items()):
+    OWN_NAMES[_name] = OWN_NAMES.get(_name, {}) | _places
 
 # Modules whose attributes programs also assign.
 FORWARDED = {"operation_tracer": "ttmesh.ops.graph.operation_tracer:tracer"}

@@ -91,6 +91,7 @@ def test_every_matmul_golden_with_and_without_the_kernel(goldens: Goldens, arch:
     _compare_matmul(goldens, folder, arch)
 
 
+@pytest.mark.usefixtures("served")
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("folder", _folders("elw/"))
 def test_elementwise_has_the_bits_of_the_chip(goldens: Goldens, arch: Arch, folder: str) -> None:

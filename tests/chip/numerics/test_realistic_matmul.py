@@ -170,3 +170,17 @@ def test_the_compiled_packer_to_bfloat16_has_torch_s_bits() -> None:
     packed = pack_lanes(dest, bfloat16)
 
     assert torch.equal(packed.view(torch.int16), pack(dest, bfloat16).bfloat16().view(torch.int16))
+
+
+@needs_compiler
+@pytest.mark.parametrize("fidelity", FIDELITIES)
+def test_bfloat16_operands_give_the_bits_of_the_same_values_in_float32(fidelity: MathFidelity) -> None:
+    """Where the processor multiplies pairs of bfloat16, the additions keep their order."""
+    a = torch.randn(2, 21, 333, generator=_generator(1)).bfloat16()
+    b = torch.randn(2, 333, 70, generator=_generator(2)).bfloat16()
+    masks = realistic_matmul.choose_masks(FpuConfig(Arch.WORMHOLE_B0, fidelity, True, out_dtype=float32))
+
+    half = fpu_gemm.multiply(a, b, masks, block=None, lower=0.0)
+    whole = fpu_gemm.multiply(a.float(), b.float(), masks, block=None, lower=0.0)
+
+    assert torch.equal(half, whole)

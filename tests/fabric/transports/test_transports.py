@@ -6,6 +6,8 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -59,12 +61,35 @@ FAULTS = [
 GRACE = {"kill": "120", "stop-first": "4", "stop-message": "4", "elsewhere": "4", "abort": "120", "leave": "120"}
 
 
+@pytest.fixture(scope="module")
+def fault_runs(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[tuple[str, str], Future[subprocess.CompletedProcess[str]]]]:
+    """The runs of the tests below, two at a time: most of their time the ranks wait for one that is gone."""
+    chosen = [
+        item.callspec.params for item in request.session.items if "fault_runs" in getattr(item, "fixturenames", ())
+    ]
+    with ThreadPoolExecutor(2) as pool:
+        runs = {}
+        for case in chosen:
+            engine, fault, folder = case["engine"], case["fault"], tmp_path_factory.mktemp("fault")
+            program = ["--grace", GRACE[fault], str(HERE / "ranks_faults.py"), fault, "3", str(folder)]
+            runs[engine, fault] = pool.submit(launched, engine, case["ranks"], *program)
+        yield runs
+        for run in runs.values():
+            run.cancel()
+
+
 @pytest.mark.parametrize(("fault", "ranks", "words"), FAULTS)
 @pytest.mark.parametrize("engine", engines.names())
 def test_the_others_name_the_rank_the_operation_and_the_group(
-    engine: str, fault: str, ranks: int, words: str, tmp_path: Path
+    engine: str,
+    fault: str,
+    ranks: int,
+    words: str,
+    fault_runs: dict[tuple[str, str], Future[subprocess.CompletedProcess[str]]],
 ) -> None:
-    done = launched(engine, ranks, "--grace", GRACE[fault], str(HERE / "ranks_faults.py"), fault, "3", str(tmp_path))
+    done = fault_runs[engine, fault].result()
 
     victim = 0 if "first" in fault else ranks - 1
     for rank in set(range(ranks)) - {victim}:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import ttmesh.ttnn as ttnn
-from ttmesh.ops.attention.paged_cache_update import write_rows, write_rows_without_waiting
+from ttmesh.ops.caches.paged_cache_update import write_rows, write_rows_without_waiting
 
 
 @pytest.fixture

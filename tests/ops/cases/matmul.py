@@ -43,7 +43,6 @@ SHAPES = {
     "shared weights": ((2, 3, 33, 40), (40, 50)),
     "shared weights with ones": ((2, 3, 33, 40), (1, 1, 40, 50)),
     "batches": ((2, 3, 33, 40), (2, 3, 40, 50)),
-    "one batch of the second": ((2, 3, 33, 40), (1, 3, 40, 50)),
     "one batch of the first": ((1, 1, 33, 40), (2, 3, 40, 50)),
     "leading ones": ((33, 40), (1, 1, 40, 50)),
     "vector first": ((40,), (40, 50)),

@@ -108,6 +108,23 @@ def test_host_tensors_keep_to_the_host(mesh) -> None:
     assert ttnn.to_torch(concatenated)[6:].equal(torch.arange(24.0).reshape(6, 4))
 
 
+@pytest.mark.parametrize("layout", [ttnn.TILE_LAYOUT, ttnn.ROW_MAJOR_LAYOUT])
+def test_a_reshape_to_fewer_rows_of_the_same_length_is_a_view_of_the_first(
+    mesh: ttnn.MeshDevice, layout: object
+) -> None:
+    values = torch.arange(64.0 * 32).reshape(1, 1, 64, 32) % 128
+    tensor = on(mesh, values, layout)
+    padded = ttnn.reshape(tensor, ttnn.Shape([1, 1, 1, 32]), ttnn.Shape([1, 1, 64, 32]))
+    cropped = ttnn.reshape(tensor, (1, 1, 32, 32))
+
+    assert (padded.shape, cropped.shape) == ([1, 1, 1, 32], [1, 1, 32, 32])
+    assert padded.buffer_address() == cropped.buffer_address() == tensor.buffer_address()
+    assert first(cropped).equal(values[:, :, :32])
+    assert first(padded).equal(values[:, :, :1])
+    with pytest.raises(RuntimeError, match="MeshBuffer must be large enough to hold the tensor"):
+        ttnn.reshape(tensor, (1, 1, 128, 32))
+
+
 @pytest.mark.parametrize(
     ("call", "text"),
     [
@@ -141,3 +158,30 @@ def test_refusals_use_the_words_of_ttnn(mesh, call, text) -> None:
 
     with pytest.raises(RuntimeError, match=text):
         call(tensor)
+
+
+@pytest.mark.parametrize(
+    ("shape", "keepdim", "taken"),
+    [
+        ([1, 1, 1, 32], False, True),
+        ([32], False, True),
+        ([1, 1, 32, 1], False, False),
+        ([1, 1, 32, 1], True, True),
+        ([1, 1, 1, 32], True, False),
+        ([1, 1, 64], False, False),
+    ],
+)
+def test_argmax_writes_into_an_output_with_rows_of_the_same_length(
+    mesh: ttnn.MeshDevice, shape: list[int], keepdim: bool, taken: bool
+) -> None:
+    values = torch.randn(1, 1, 32, 64)
+    tensor = on(mesh, values, ttnn.ROW_MAJOR_LAYOUT)
+    output = ttnn.empty(shape, dtype=ttnn.uint32, layout=ttnn.ROW_MAJOR_LAYOUT, device=mesh)
+
+    if not taken:
+        with pytest.raises(RuntimeError, match="Preallocated output tensor is not page-compatible"):
+            ttnn.argmax(tensor, dim=-1, keepdim=keepdim, output_tensor=output)
+        return
+    result = ttnn.argmax(tensor, dim=-1, keepdim=keepdim, output_tensor=output)
+    assert list(result.shape) == shape
+    assert first(output).flatten().long().equal(values.bfloat16().argmax(-1).flatten())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 import ttmesh
@@ -45,3 +46,20 @@ def test_norms_of_sharded_rows_average_per_core_too() -> None:
 
     sharded, interleaved = (float((result - wanted).norm() / wanted.norm()) for result in made)
     assert sharded < interleaved  # 32 tiles of a row in one 16-bit sum lose more than 8, then 4 averages
+
+
+def test_float32_shards_need_no_wide_destination_but_bfloat16_statistics() -> None:
+    config = ttnn.LayerNormShardedMultiCoreProgramConfig(
+        compute_with_storage_grid_size=(1, 4), subblock_w=1, block_h=1, block_w=4, inplace=False
+    )
+    with ttnn.create_mesh_device(ttnn.MeshShape(1, 1)) as mesh:
+        x = _shard(mesh, torch.ones(1, 1, 32, 512))
+        stats = ttnn.rms_norm_pre_all_gather(x, program_config=config)
+        rows = ttnn.from_torch(torch.ones(1, 1, 32, 512), layout=ttnn.TILE_LAYOUT, device=mesh)
+        wide = ttnn.typecast(stats, ttnn.float32)
+
+        assert ttnn.rms_norm_post_all_gather(x, stats, program_config=config).dtype == ttnn.float32
+        with pytest.raises(RuntimeError, match="Only bfloat16 is supported for stats"):
+            ttnn.rms_norm_post_all_gather(x, wide, program_config=config)
+        with pytest.raises(RuntimeError, match="with Float32 input requires fp32_dest_acc_en=true"):
+            ttnn.rms_norm_pre_all_gather(rows)

@@ -248,3 +248,17 @@ def test_a_cleared_program_cache_counts_a_remembered_call_again(mesh: ttnn.MeshD
     mesh.set_program_cache_misses_allowed(False)
     with pytest.raises(RuntimeError, match="cache misses are forbidden"):
         ttnn.add(a, b)
+
+
+def test_a_repeated_broadcast_is_not_bound_again_and_follows_its_sender(monkeypatch: pytest.MonkeyPatch) -> None:
+    ttnn.set_fabric_config(ttnn.FabricConfig.FABRIC_1D)
+    with ttnn.create_mesh_device(ttnn.MeshShape(2, 2)) as mesh:
+        x = on(mesh)
+        senders = [ttnn.MeshCoordinate(0, i) for i in range(2)]
+        first = [back(ttnn.broadcast(x, sender, cluster_axis=1)) for sender in senders]
+        monkeypatch.setattr(type(ttnn.broadcast), "bind", None)
+
+        again = [back(ttnn.broadcast(x, sender, cluster_axis=1)) for sender in senders]
+
+    assert all(torch.equal(*pair) for pair in zip(first, again, strict=True))
+    assert not torch.equal(*again)

@@ -10,7 +10,7 @@ import torch
 from ttmesh.base.dtypes import BufferType, Layout
 from ttmesh.base.errors import MeshError, ShapeError, require
 from ttmesh.ccl.collectives.collective_semaphores import program_stages
-from ttmesh.ccl.collectives.exchange_checks import check_exchange, check_index
+from ttmesh.ccl.collectives.exchange_checks import check_exchange, check_index, is_composed_exchange
 from ttmesh.ccl.collectives.line_checks import check_routes
 from ttmesh.ccl.planning import plan_executor
 from ttmesh.ccl.planning.collective_call import Decision, Request, common_options, drop_memory, mesh_of, run
@@ -158,12 +158,18 @@ def decide_all_to_all(request: Request) -> Decision:
         run_plan if request["algorithm"] else compute,
         groups.loads(plan, size * n, up=[size] * n, down=[size] * n),
         request.tensor.tensor_topology()
-        if request.name.endswith("_generic")
+        if request.name.endswith("_generic") or _keeps_topology(request, n)
         else scattered_topology(request.tensor, out_dim, request["axis"]),
         exchange_axes=exchange_axes,
         compute_on_rank=None if exchange_axes is None or request["algorithm"] else compute_on_rank,
         stages=program_stages(request, "all_to_all", [result]) if request.name.endswith("_generic") else None,
     )
+
+
+def _keeps_topology(request: Request, n: int) -> bool:
+    """Whether one of TT-NN's programs makes the exchange, not a gather and a slice."""
+    in_dim, out_dim = request["given_dims"]
+    return request.name.startswith("ttnn.") and not is_composed_exchange(request, in_dim, out_dim, n)
 
 
 def _check_output(request: Request, shape: Sequence[int]) -> None:

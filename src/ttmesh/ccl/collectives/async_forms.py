@@ -7,7 +7,7 @@ they are accepted and have no effect. The result is written into a persistent ou
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,14 +20,13 @@ from ttmesh.ccl.planning.collective_call import OWN_OPTIONS, Request, collective
 from ttmesh.ccl.planning.group_plan import check_axis, find_usable_topology
 from ttmesh.ccl.planning.link_limits import check_link_number
 from ttmesh.ccl.planning.reduction_terms import ReduceType
+from ttmesh.ccl.planning.staging_buffers import allocate_replicated, list_direct_buffers, list_ring_buffers
 from ttmesh.ccl.planning.tensor_dims import find_tensor_dim
 from ttmesh.fabric.fabric_config import Topology
 from ttmesh.mesh.allocation.sub_devices import SubDeviceId
 from ttmesh.mesh.functions.process_fabric import get_fabric_config
 from ttmesh.ops.catalogue.signatures import signatures
-from ttmesh.tensor.distribution.allocate import footprint_of
-from ttmesh.tensor.spec.kind import kind_of
-from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig, ShardSpec
+from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
 from ttmesh.tensor.tensor import Tensor
 
 _EXPERIMENTAL = "ttnn.experimental."
@@ -264,7 +263,8 @@ def reduce_scatter_minimal_async_create_intermediate_buffer(
             expected="a ring and another dim than 0",
             fix="Allocate a tensor like the input.",
         )
-    return [_allocate_buffer(input_tensor, input_tensor.shape) for _ in range(2)]
+    n = len(input_tensor.coords()) if cluster_axis is None else mesh.shape[cluster_axis]
+    return [allocate_replicated(mesh, spec) for spec in list_ring_buffers(input_tensor, dim, n)]
 
 
 @collective("ttnn.experimental.reduce_scatter_minimal_direct_create_staging_buffer")
@@ -272,7 +272,8 @@ def reduce_scatter_minimal_direct_create_staging_buffer(
     input_tensor: Tensor, dim: int, cluster_axis: int | None = None
 ) -> Tensor:
     """The staging buffer of a direct reduce_scatter; ttmesh does not use it."""
-    return _allocate_buffer(input_tensor, input_tensor.shape)
+    mesh = mesh_of("reduce_scatter_minimal_direct_create_staging_buffer", [input_tensor])
+    return allocate_replicated(mesh, list_direct_buffers(input_tensor, mesh, dim, cluster_axis)[1])
 
 
 @collective("ttnn.experimental.reduce_scatter_minimal_direct_create_persistent_buffers")
@@ -280,10 +281,9 @@ def reduce_scatter_minimal_direct_create_persistent_buffers(
     input_tensor: Tensor, dim: int, cluster_axis: int | None = None
 ) -> list[Tensor]:
     """The output and the staging buffer of a direct reduce_scatter."""
-    mesh = mesh_of("reduce_scatter_minimal_direct", [input_tensor])
-    shape = list(input_tensor.shape)
-    shape[dim] //= len(input_tensor.coords()) if cluster_axis is None else mesh.shape[cluster_axis]
-    return [_allocate_buffer(input_tensor, shape), _allocate_buffer(input_tensor, input_tensor.shape)]
+    mesh = mesh_of("reduce_scatter_minimal_direct_create_persistent_buffers", [input_tensor])
+    specs = list_direct_buffers(input_tensor, mesh, dim, cluster_axis)
+    return [allocate_replicated(mesh, spec) for spec in specs]
 
 
 def _one_tile_per_core(tensor: Tensor, dim: int, axis: int) -> MemoryConfig | None:
@@ -302,11 +302,3 @@ def _one_tile_per_core(tensor: Tensor, dim: int, axis: int) -> MemoryConfig | No
 def _describe_index(index: int, count: int) -> str:
     """What a C++ vector says of an index behind its end."""
     return f"vector::_M_range_check: __n (which is {index}) >= this->size() (which is {count})"
-
-
-def _allocate_buffer(template: Tensor, shape: Sequence[int]) -> Tensor:
-    mesh = mesh_of("reduce_scatter", [template])
-    spec = template.spec.with_memory_config(DRAM_MEMORY_CONFIG).with_shape(shape)
-    return Tensor.on_device(
-        kind_of(spec, template.tensor_topology()), footprint_of(spec, mesh.heap.map).allocate(mesh, "persistent"), mesh
-    )

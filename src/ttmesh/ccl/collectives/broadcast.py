@@ -19,7 +19,7 @@ from ttmesh.ccl.planning import plan_executor
 from ttmesh.ccl.planning.collective_call import Decision, Request, collective, common_options, mesh_of, run
 from ttmesh.ccl.planning.group_plan import ChipGroups, check_axis, find_fabric_topology, find_groups
 from ttmesh.ccl.planning.lane_groups import split_dim
-from ttmesh.ccl.planning.link_limits import get_num_links
+from ttmesh.ccl.planning.link_limits import check_links, get_num_links
 from ttmesh.ccl.planning.tensor_dims import find_tensor_dim
 from ttmesh.ccl.planning.topology_changes import partitioned_topology, replicated_topology
 from ttmesh.fabric.fabric_config import Topology
@@ -104,6 +104,8 @@ def _decide_broadcast(request: Request) -> Decision:
     groups = find_groups(request, request["axis"])
     root = _find_position(groups, request["sender"])
     _check_several("broadcast", groups)
+    if request["num_links"] is not None and not request.over_host:
+        check_links(request.name, request.mesh, request.tensor.coords(), request["axis"], request["num_links"])
     check_routes(request)
     n, size = groups.group_size, request.tensor.spec.packed_size_bytes
     plan = groups.plan("broadcast", size, root=root)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from math import ceil, prod
 
-from ttmesh.base.dtypes import Layout
+from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.ccl.collectives.collective_semaphores import brings_semaphores, keep_semaphores
 from ttmesh.ccl.planning.collective_call import Request
 from ttmesh.ccl.planning.group_plan import find_fabric_topology, find_usable_topology
 from ttmesh.ccl.planning.link_limits import get_num_links
+from ttmesh.ccl.planning.staging_buffers import PAYLOAD_BYTES
 from ttmesh.fabric.fabric_config import Topology
 from ttmesh.ops.stages.movement_stages import interleave
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
@@ -19,7 +20,9 @@ from ttmesh.tensor.spec.page_extents import element_bytes
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 Composed = tuple[Composition, Sequence[PlannedTensor]]
-PACKET_BYTES = 4096
+PACKET_BYTES = 4096  # of bfloat16; other formats fill a channel's buffer: a payload and its header
+CHANNEL_BYTES = PAYLOAD_BYTES + 48
+L1_ALIGNMENT = 16
 TILE = 32
 
 
@@ -93,12 +96,16 @@ def run_reduce_scatter(
 
 
 def packet_spec(spec: TensorSpec) -> TensorSpec:
-    """What point_to_point takes for packets on their way: as many whole pages in each as fit."""
+    """What point_to_point takes for packets on their way: as many whole pages in each as fit, or a page in several."""
     size = element_bytes(spec.dtype)
-    pages, page = prod(spec.shape[:-1]), spec.shape[-1] * size
+    pages, page = prod(spec.shape[:-1]), spec.page_size_bytes
     if spec.layout is Layout.TILE:
         pages, page = prod(spec.padded_shape) // TILE**2, TILE**2 * size
-    together = max(1, PACKET_BYTES // page)
-    return TensorSpec(
-        (ceil(pages / together), together * page // size), spec.dtype, spec.layout, memory_config=spec.memory_config
-    )
+    page = -(-page // L1_ALIGNMENT) * L1_ALIGNMENT
+    most = PACKET_BYTES if spec.dtype is DataType.BFLOAT16 else CHANNEL_BYTES
+    if page > most:
+        packets, length = ceil(page / most) * pages, most
+    else:
+        together = max(1, min(most // page, pages))
+        packets, length = ceil(pages / together), together * page
+    return TensorSpec((packets, length // size), spec.dtype, spec.layout, memory_config=spec.memory_config)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ttmesh.base.dtypes import DataType, Layout
-from ttmesh.base.errors import ShapeError
-from ttmesh.ccl.collectives.collective_semaphores import brings_semaphores
+from ttmesh.base.errors import MeshError, ShapeError
+from ttmesh.ccl.collectives.collective_semaphores import brings_semaphores, compile_before_refusal
 from ttmesh.ccl.collectives.collective_stages import (
     TILE,
     Composed,
@@ -62,6 +62,24 @@ def is_composed_gather(request: Request, dim: int, shape: Sequence[int]) -> bool
     if own > made and made % NOC_WRITE_BYTES:
         return True
     return own <= made and round_up(made, banks[spec.buffer_type].page_alignment) < aligned
+
+
+def is_joined_inside_tiles(spec: TensorSpec, dim: int) -> bool:
+    """Whether bfloat4_b, which TT-NN does not widen, would have to leave its tiles."""
+    return spec.dtype is DataType.BFLOAT4_B and dim >= len(spec.shape) - 2 and spec.shape[dim] % TILE != 0
+
+
+def refuse_block_floats(request: Request, n: int) -> None:
+    """Raise what TT-NN says of them, behind the broadcast."""
+    c, spec = Composition(), request.tensor.spec
+    if not spec.memory_config.is_sharded():
+        run_all_broadcast(c, request, PlannedTensor(spec), spec, list_broadcast_axes(request, n))
+    compile_before_refusal(request, c)
+    raise MeshError(
+        "Only TILE layout is supported for BFLOAT8_B dtype!",
+        expected="another format than bfloat4_b where shards do not fill tiles",
+        fix="Convert it with ttnn.typecast first.",
+    )
 
 
 def _check_config(held: MemoryConfig, asked: MemoryConfig | None) -> MemoryConfig:

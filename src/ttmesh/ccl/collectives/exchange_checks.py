@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil, prod
 
 from ttmesh.base.dtypes import BufferType, Layout
-from ttmesh.base.errors import MeshError, ShapeError, require
+from ttmesh.base.errors import ShapeError, require
 from ttmesh.ccl.collectives.line_checks import check_routes
 from ttmesh.ccl.planning.collective_call import Request
 from ttmesh.ccl.planning.group_plan import find_fabric_topology
+from ttmesh.ccl.planning.staging_buffers import PAYLOAD_BYTES
 from ttmesh.ccl.planning.tensor_dims import index_text
 from ttmesh.fabric.fabric_config import Topology
 from ttmesh.tensor.spec.shape import Shape
@@ -26,7 +28,7 @@ def check_index(tensor: Tensor, **dims: int) -> None:
             raise ShapeError(index_text(dim, rank), expected=f"0 to {rank - 1}", fix=f"Change {key}.")
 
 
-def _is_composed(request: Request, in_dim: int, out_dim: int, n: int) -> bool:
+def is_composed_exchange(request: Request, in_dim: int, out_dim: int, n: int) -> bool:
     """Whether TT-NN gathers the tensor and slices it: its programs exchange whole tiles in DRAM."""
     spec, asked = request.tensor.spec, request["memory_config"]
     if spec.layout is not Layout.TILE or spec.buffer_type is not BufferType.DRAM:
@@ -45,7 +47,7 @@ def check_exchange(request: Request, in_dim: int, out_dim: int, n: int) -> None:
     shape = list(request.tensor.shape)
     shape[in_dim] *= n
     shape[out_dim] //= n
-    if _is_composed(request, in_dim, out_dim, n):
+    if is_composed_exchange(request, in_dim, out_dim, n):
         distribution = request.tensor.tensor_topology().distribution_shape()
         require(
             distribution.is_line_topology(),
@@ -54,13 +56,38 @@ def check_exchange(request: Request, in_dim: int, out_dim: int, n: int) -> None:
             "Use all_to_all_async_generic with cluster_axis.",
         )
         check_routes(request)
-    elif {in_dim, out_dim} == {2, 3} and len(shape) == 4:
-        _check_own_program(request, shape)
+    elif has_own_program(shape, in_dim, out_dim):
+        _check_own_program(request, shape, in_dim, n)
     else:
         _check_general_program(request, shape, in_dim)
 
 
-def _check_own_program(request: Request, shape: Sequence[int]) -> None:
+def has_own_program(shape: Sequence[int], in_dim: int, out_dim: int) -> bool:
+    """Whether the exchange is between the last two of four dims."""
+    return len(shape) == 4 and {in_dim, out_dim} == {2, 3}
+
+
+def _check_packets(request: Request, in_dim: int, n: int) -> None:
+    """Raise if the last packet of a chip would lie behind the intermediate buffer; every packet begins in another bank."""
+    spec, banks = request.tensor.spec, request.mesh.heap.map.banks[BufferType.DRAM].count
+    buffer = request["intermediate"]
+    if buffer is None:
+        return
+    rows, columns = (spec.padded_shape[i] // TILE for i in (2, 3))
+    rows, columns = (rows, columns // n) if in_dim == 2 else (rows // n, columns)
+    together = max(1, PAYLOAD_BYTES // spec.page_size_bytes)
+    last = n - 2 + (ceil(columns / together) * rows - 1) * (n - 1)
+    tile = last % banks + together * banks * (last // banks) + banks
+    pages = prod(buffer.padded_shape) // TILE**2
+    require(
+        tile < pages,
+        "Final packet would overflow intermediate buffer. This is unexpected and dangerous.",
+        f"a buffer of more than {tile} tiles, not {pages}",
+        "Use all_to_all_async_generic with cluster_axis.",
+    )
+
+
+def _check_own_program(request: Request, shape: Sequence[int], in_dim: int, n: int) -> None:
     tensor, rows, links = request.tensor, request.mesh.core_grid.y, request["num_links"] or 1
     require(
         links <= rows,
@@ -102,12 +129,7 @@ def _check_own_program(request: Request, shape: Sequence[int]) -> None:
         "Topology.Ring",
         "Pass topology=ttnn.Topology.Ring.",
     )
-    if min(request.mesh.shape) > 1:
-        raise MeshError(
-            "Final packet would overflow intermediate buffer. This is unexpected and dangerous.",
-            expected="a mesh of one row or one column",
-            fix="Use all_to_all_async_generic with cluster_axis.",
-        )
+    _check_packets(request, in_dim, n)
 
 
 def _check_buffer(role: str, buffer: Tensor, tensor: Tensor) -> None:

@@ -85,10 +85,15 @@ def _check_async(request: Request, dim: int, n: int) -> None:
     require_routers(request)
 
 
-def _check_persistent_output(request: Request, tensor: Tensor, output: Tensor, dim: int, n: int) -> None:
+def check_buffer_format(tensor: Tensor, output: Tensor) -> None:
+    """Raise for a persistent output of another layout or format than the input."""
     for name, found, wanted in (("layout", output.layout, tensor.layout), ("dtype", output.dtype, tensor.dtype)):
         text = f"Error, Output tensor {name} should be same as input tensor {name} but has {_print(found)}"
         require(found is wanted, text, f"{wanted}", f"Allocate the output with the input's {name}.")
+
+
+def _check_persistent_output(request: Request, tensor: Tensor, output: Tensor, dim: int, n: int) -> None:
+    check_buffer_format(tensor, output)
     config = request["memory_config"] or tensor.memory_config()
     require(
         output.memory_config() == config,

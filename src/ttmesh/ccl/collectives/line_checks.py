@@ -22,9 +22,10 @@ SHORTEST_RING = 3  # two chips are neighbours in both directions
 
 def check_routes(request: Request) -> None:
     """Raise if a line over all chips of a mesh of two axes jumps from the end of a row to the next."""
-    shape, coords = tuple(request.mesh.shape), request.tensor.coords()
+    shape = tuple(request.mesh.shape)
     if request.over_host or request["axis"] is not None or min(shape) == 1 or is_2d(get_fabric_config()):
         return
+    coords = request.tensor.coords()
     pairs = list(pairwise(coords))
     if find_usable_topology(request, None) is Topology.Ring:
         pairs = [(coords[0], coords[-1]), *pairs]

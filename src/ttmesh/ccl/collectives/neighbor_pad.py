@@ -231,7 +231,8 @@ def _decide_slice_reshard(request: Request) -> Decision:
         full = expanded.movedim(1, dim_position).flatten(
             dim_position, dim_position + 1
         )  # [groups, *local with the full dim]
-        sliced = full.narrow(dim_position, offset, min(length, n * extent - offset))
+        begin = min(offset, n * extent)  # what lies behind the tensor is not defined
+        sliced = full.narrow(dim_position, begin, min(length, n * extent - begin))
         missing = length - sliced.shape[dim_position]
         if missing:
             zeros_shape = list(sliced.shape)

@@ -72,6 +72,12 @@ def neighbor_pad_halo(
         "Pass how many rows of a neighbour are needed.",
     )
     require(
+        np_pad_dim2 > 0,
+        "neighbor_pad_halo: 2D padding required (np_pad_dim2 must be > 0)",
+        f"np_pad_dim2={W}",
+        "Pass np_pad_dim2, or use ttnn.experimental.neighbor_pad_async.",
+    )
+    require(
         np_pad_dim2 == W,
         "NpHalo: requires 2D padding (H+W); np_pad_dim2 must be set.",
         f"np_pad_dim2={W}",

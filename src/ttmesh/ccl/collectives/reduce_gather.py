@@ -12,7 +12,13 @@ import torch
 
 from ttmesh.base.errors import MeshError
 from ttmesh.ccl.collectives.collective_semaphores import brings_semaphores
-from ttmesh.ccl.collectives.composed_gather import all_gather_stages, gather_spec, is_composed_gather
+from ttmesh.ccl.collectives.composed_gather import (
+    all_gather_stages,
+    gather_spec,
+    is_composed_gather,
+    is_joined_inside_tiles,
+    refuse_block_floats,
+)
 from ttmesh.ccl.collectives.composed_reduce import (
     all_reduce_stages,
     check_all_reduce,
@@ -36,6 +42,7 @@ from ttmesh.ccl.planning.collective_call import (
 )
 from ttmesh.ccl.planning.group_plan import (
     check_axis,
+    count_group,
     find_groups,
     list_axes_in_turn,
 )
@@ -82,7 +89,7 @@ def reduce_all(
 ) -> Tensor:
     """The reduction over a group on every chip; without an axis on a mesh with several, one axis after the other."""
     mesh = mesh_of(name, [tensor])
-    check_axis(mesh, cluster_axis, name)
+    check_axis(mesh, cluster_axis, _name_axis_check(name, topology))
     options = {
         "memory_config": memory_config, "topology": topology, "dtype": dtype, "algorithm": algorithm,
         "reduction": reduction_name(reduction), "brings_semaphores": brings_semaphores, "semaphores": semaphores,
@@ -94,6 +101,7 @@ def reduce_all(
     )
     if name.startswith("ttnn.experimental.") and len(axes) > 1:
         check_line_over_mesh(Request(name, mesh, (tensor,), (), {"axis": None, **options}))
+        axes = [None]
     result = tensor
     for axis in axes:
         last = axis == axes[-1]
@@ -132,7 +140,7 @@ def scatter(
     "strided matmul" (the same, inside the program of a matmul). Their results keep the tensor's topology.
     """
     mesh = mesh_of(name, [tensor])
-    check_axis(mesh, cluster_axis, name)
+    check_axis(mesh, cluster_axis, _name_axis_check(name, topology))
     no_barrier = multi_device_global_semaphore is not None and barrier_semaphore is None
     tuning = (
         chunks_per_sync, num_workers_per_link, num_buffers_per_channel, _key(compute_kernel_config),
@@ -143,7 +151,7 @@ def scatter(
         "algorithm": algorithm, "reduction": reduction_name(reduction), "tuning": tuning,
         "use_l1_small_for_semaphores": use_l1_small_for_semaphores,
         "intermediate": None if intermediate is None else drop_memory(intermediate),
-        "semaphores": None if multi_device_global_semaphore is None else len(multi_device_global_semaphore),
+        "semaphores": _count_semaphores(multi_device_global_semaphore),
         **common_options(name, mesh, mode, num_links, subdevice_id), "fused": fused,
     }  # fmt: skip
     request = Request(name, mesh, (tensor,), (), {"axis": cluster_axis, **options})
@@ -207,7 +215,7 @@ def gather(
         "axis": cluster_axis, "dim": find_tensor_dim(name, tensor, dim), "memory_config": memory_config,
         "topology": topology, "algorithm": algorithm, "replicates_axis": replicates_axis, "reverse": reverse,
         "tuning": tuning,
-        "semaphores": None if multi_device_global_semaphore is None else len(multi_device_global_semaphore),
+        "semaphores": _count_semaphores(multi_device_global_semaphore),
         **common_options(name, mesh, mode, num_links, subdevice_id),
         "fused": fused,
     }  # fmt: skip
@@ -219,20 +227,31 @@ def gather(
     return result
 
 
+def _name_axis_check(name: str, topology: Topology | None) -> str:
+    """Whose words an axis out of range gets: for a ring TT-NN first asks for the length of the axis."""
+    asks_length = name in ("ttnn.reduce_scatter", "ttnn.all_reduce") and topology is Topology.Ring
+    return "ttnn.all_gather" if asks_length else name
+
+
+def _count_semaphores(given: Sequence[object] | object) -> int | None:
+    """How many semaphores a caller brings: TT-NN takes one alone, too, where it expects several."""
+    return None if given is None else len(given) if isinstance(given, Sequence) else 1
+
+
 def _key(value: object) -> Hashable:
     return None if value is None else key_of(value)
 
 
 def _ignores_scatter_output(name: str, mesh: MeshDevice, tensor: Tensor, options: dict[str, Any]) -> bool:
     """Whether TT-NN composes a reduce_scatter, which then makes its own result."""
-    n = find_groups(Request(name, mesh, (tensor,), (), options), options["axis"]).group_size
+    n = count_group(Request(name, mesh, (tensor,), (), options), options["axis"])
     return is_composed_scatter(tensor.spec, options["dim"], n)
 
 
 def _ignores_output(request: Request) -> bool:
     """Whether TT-NN composes an all_gather, which then makes its own result."""
     shape, dim = [*request.tensor.shape], request["dim"]
-    shape[dim] *= find_groups(request, request["axis"]).group_size
+    shape[dim] *= count_group(request, request["axis"])
     return is_composed_gather(request, dim, shape)
 
 
@@ -361,6 +380,8 @@ def decide_all_gather(request: Request) -> Decision:
         )
     if not composed:
         check_all_gather(request, dim, n)
+    elif is_joined_inside_tiles(request.tensor.spec, dim):
+        refuse_block_floats(request, n)
     if request.outputs:
         result = request.result_spec(shape)
     size = spec.packed_size_bytes
@@ -390,6 +411,8 @@ def decide_all_gather(request: Request) -> Decision:
         if request["fused"] == "into the output"
         and request.outputs[0]
         and tensor.tensor_topology().distribution_shape().dims() == 1
+        else replicated_topology(tensor, request["axis"])
+        if composed
         else gathered_topology(tensor, dim, request["axis"]),
         exchange_axes=groups.exchange_axes,
         stages=all_gather_stages(request, dim, result, n),

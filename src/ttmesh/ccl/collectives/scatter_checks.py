@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ttmesh.base.dtypes import DataType
 from ttmesh.base.errors import MeshError, ShapeError, require
 from ttmesh.ccl.collectives.collective_semaphores import brings_semaphores
 from ttmesh.ccl.collectives.composed_scatter import is_composed_scatter
@@ -34,7 +35,9 @@ def check_reduce_scatter(request: Request, dim: int, n: int) -> None:
             "memory_config for shards that are joined",
             "Pass memory_config.",
         )
-    if not composed:
+    if composed:
+        _check_padding(request)
+    else:
         _check_topology(request)
         alignment = request.mesh.heap.map.banks[spec.buffer_type].page_alignment
         if spec.page_size_bytes % alignment:
@@ -82,6 +85,23 @@ def check_reduce_scatter(request: Request, dim: int, n: int) -> None:
     if n == 1 and not request.over_host:
         refuse_lone_chip()
     require_routers(request)
+
+
+def _check_padding(request: Request) -> None:
+    """Raise for shards that TT-NN cannot pad to tiles."""
+    spec = request.tensor.spec
+    require(
+        spec.dtype is not DataType.BFLOAT4_B,
+        "Only TILE layout is supported for BFLOAT8_B dtype!",
+        "another format than bfloat4_b where shards do not fill tiles",
+        "Convert it with ttnn.typecast first.",
+    )
+    require(
+        spec.dtype is not DataType.UINT8 or request.over_host,
+        "Can only tilize bfloat16/float32 or int32/uint32/uint16 or fp8_e4m3 tensors",
+        "another format than uint8",
+        "Convert it with ttnn.typecast first.",
+    )
 
 
 def _check_topology(request: Request) -> None:

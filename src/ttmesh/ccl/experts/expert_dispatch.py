@@ -129,6 +129,12 @@ def all_to_all_combine(
         "1 or 2",
         "Pass output_shard_dim=1 for the batch or 2 for the sequence.",
     )
+    require(
+        not local_reduce or input_tensor.shape[0] == mesh.get_num_devices(),
+        f"Expecting input dim 0 equal to num devices: {mesh.get_num_devices()}, got: {input_tensor.shape[0]}",
+        f"{mesh.get_num_devices()} with local_reduce",
+        "Pass local_reduce=False.",
+    )
     options = {
         "axis": cluster_axis, "dim": output_shard_dim, "memory_config": memory_config or input_tensor.memory_config(),
         "local_reduce": local_reduce, "topology": topology,

@@ -9,7 +9,7 @@ import torch
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import ShapeError, require
 from ttmesh.ccl.planning.collective_call import Decision, Request, collective, mesh_of, run
-from ttmesh.ccl.planning.group_plan import check_axis, find_groups
+from ttmesh.ccl.planning.group_plan import find_groups
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
@@ -29,12 +29,7 @@ def moe_expert_token_remap(
     tensors = [topk_tensor, expert_mapping_tensor, expert_metadata_tensor]
     mesh_of("ttnn.moe_expert_token_remap", tensors)
     tokens = prod(expert_metadata_tensor.shape[1:3])
-    require(
-        expert_metadata_tensor.layout is Layout.ROW_MAJOR,
-        "Metadata tensor must be in row major layout",
-        "ROW_MAJOR_LAYOUT",
-        "Convert it with ttnn.to_layout.",
-    )
+    _check_token_tensors(topk_tensor, expert_mapping_tensor, expert_metadata_tensor)
     require(
         reduction_size > 0,
         f"reduction_size must be positive, got {reduction_size}",
@@ -65,25 +60,12 @@ def moe_routing_remap(
 ) -> Tensor:
     """Chip i of the axis keeps the i-th group of non-zero weights."""
     mesh = mesh_of("ttnn.moe_routing_remap", [routing_weights_tensor])
-    check_axis(mesh, cluster_axis)
-    for name, number in (
-        ("Number of non zero weights", non_zero_weight_size),
-        ("expert parallel size", expert_parallel_size),
-    ):
-        if number == 0:
-            raise ShapeError(f"{name} must be non-zero", expected="1 or more", fix="Pass the number of experts.")
-    if non_zero_weight_size % expert_parallel_size:
-        raise ShapeError(
-            f"Number of non zero weights ({non_zero_weight_size}) must be evenly divisible by expert parallel size "
-            f"({expert_parallel_size})",
-            expected=f"a multiple of {expert_parallel_size}",
-            fix="Choose the same number of experts for every device.",
-        )
+    _check_weights(routing_weights_tensor, non_zero_weight_size, expert_parallel_size)
     require(
-        non_zero_weight_size <= routing_weights_tensor.shape[-1],
-        "Number of non Zero weights must be less than or equal to weights",
-        f"at most {routing_weights_tensor.shape[-1]}",
-        "Choose fewer experts.",
+        cluster_axis in (0, 1),
+        "Invalid cluster axis, should be 0 (rows), or 1 (cols)",
+        "0 or 1",
+        "Choose an axis of the mesh.",
     )
     if expert_parallel_size != mesh.shape[cluster_axis]:
         raise ShapeError(
@@ -99,6 +81,54 @@ def moe_routing_remap(
     outputs = [optional_output_tensor] if optional_output_tensor is not None else []
     result: Tensor = run("ttnn.moe_routing_remap", _decide_routing_remap, [routing_weights_tensor], options, outputs)
     return result
+
+
+def _check_token_tensors(topk: Tensor, mapping: Tensor, metadata: Tensor) -> None:
+    """Raise for layouts and formats that moe_expert_token_remap does not take, in TT-NN's order."""
+    rows, numbers = "must be in row major layout", "must be uint16"
+    for holds, wrong, expected in (
+        (topk.layout is Layout.ROW_MAJOR, f"topk tensor {rows}", "ROW_MAJOR_LAYOUT"),
+        (metadata.layout is Layout.ROW_MAJOR, f"Metadata tensor {rows}", "ROW_MAJOR_LAYOUT"),
+        (metadata.dtype is DataType.UINT16, f"Metadata tensor {numbers}", "uint16"),
+        (mapping.dtype is DataType.UINT16, f"Mapping tensor {numbers}", "uint16"),
+        (mapping.layout is Layout.ROW_MAJOR, f"Mapping tensor {rows}", "ROW_MAJOR_LAYOUT"),
+    ):
+        require(holds, wrong, expected, "Convert it with ttnn.to_layout or ttnn.typecast.")
+
+
+def _check_weights(weights: Tensor, non_zero: int, expert_parallel_size: int) -> None:
+    """Raise for weights that the chips of an axis cannot share evenly, in TT-NN's order."""
+    require(
+        weights.layout is Layout.ROW_MAJOR,
+        "input tensor expected to be row major",
+        "ROW_MAJOR_LAYOUT",
+        "Convert it with ttnn.to_layout.",
+    )
+    shape = tuple(weights.shape)
+    require(len(shape) == 2 and shape[0] == 1, "expected input shape [1,E]", "[1, experts]", "Reshape it.")
+    few = "Choose fewer experts, one or more for every device."
+    require(non_zero > 0, "Number of non zero weights must be non-zero", "1 or more", few)
+    require(
+        non_zero <= shape[1],
+        "Number of non Zero weights must be less than or equal to weights",
+        f"at most {shape[1]}",
+        few,
+    )
+    require(expert_parallel_size > 0, "expert parallel size must be non-zero", "1 or more", few)
+    for text, number in (
+        (f"Number of experts ({shape[1]}) must be evenly divisible by cluster ({expert_parallel_size})", shape[1]),
+        (
+            f"Number of non zero weights ({non_zero}) must be evenly divisible by expert parallel size "
+            f"({expert_parallel_size})",
+            non_zero,
+        ),
+    ):
+        if number % expert_parallel_size:
+            raise ShapeError(
+                text,
+                expected=f"a multiple of {expert_parallel_size}",
+                fix="Choose the same number of experts for every device.",
+            )
 
 
 def _decide_token_remap(request: Request) -> Decision:

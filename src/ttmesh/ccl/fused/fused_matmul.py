@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from ttmesh.base.dtypes import DataType
 from ttmesh.base.errors import MeshError, NotEmulatedError, ShapeError, require
+from ttmesh.ccl.collectives.gather_checks import check_buffer_format
 from ttmesh.ccl.collectives.line_checks import check_closed_ring, check_routes
 from ttmesh.ccl.collectives.reduce_gather import gather, reduce_all, scatter
-from ttmesh.ccl.fused.fused_checks import check_concat_cores
+from ttmesh.ccl.fused.fused_checks import (
+    check_concat_buffers,
+    check_concat_cores,
+    check_gathered_shards,
+    check_head_cores,
+)
 from ttmesh.ccl.planning.collective_call import Request, collective, mesh_of
 from ttmesh.ccl.planning.group_plan import check_axis, find_usable_topology
 from ttmesh.fabric.fabric_config import Topology
@@ -54,6 +61,8 @@ def all_gather_matmul_async(
     name = "ttnn.experimental.all_gather_matmul_async"
     mesh = mesh_of(name, [input_tensor])
     asked = Request(name, mesh, (input_tensor,), (), {"topology": topology or Topology.Ring})
+    if persistent_output_buffer is not None:
+        check_buffer_format(input_tensor, persistent_output_buffer)
     require(
         mesh.shape.is_line_topology() or find_usable_topology(asked, None) is Topology.Ring,
         "linear is not support when using fused for all-gather",
@@ -124,6 +133,8 @@ def llama_all_gather_matmul_async(
     dtype: Any = None,
 ) -> Tensor:
     """The matmul of the gathered tensor with the weights."""
+    mesh_of("ttnn.experimental.llama_all_gather_matmul_async", [input_tensor0])
+    check_gathered_shards(input_tensor0, ag_memory_config)
     gathered = gather(
         "ttnn.experimental.llama_all_gather_matmul_async", input_tensor0, dim, cluster_axis=cluster_axis,
         memory_config=ag_memory_config, topology=topology, num_links=num_links, subdevice_id=subdevice_id,
@@ -196,6 +207,7 @@ def llama_rs_matmul(
 @collective("ttnn.experimental.all_gather_concat")
 def all_gather_concat(
     input_tensor: Tensor,
+    buffer_tensor: Tensor,
     dim: int,
     cluster_axis: int,
     num_heads: int,
@@ -208,6 +220,7 @@ def all_gather_concat(
     name = "ttnn.experimental.all_gather_concat"
     mesh_of(name, [input_tensor])
     check_concat_cores(input_tensor)
+    check_concat_buffers(buffer_tensor, memory_config)
     gathered = gather(
         name, input_tensor, dim, cluster_axis=cluster_axis, memory_config=L1_MEMORY_CONFIG, num_links=num_links,
         topology=topology or Topology.Linear, subdevice_id=subdevice_id, replicates_axis=True, fused=True,
@@ -239,7 +252,16 @@ def all_reduce_create_qkv_heads(
         f"a multiple of {heads_in_all}",
         "Change num_heads or num_kv_heads.",
     )
-    check_closed_ring(mesh_of("ttnn.experimental.all_reduce_create_qkv_heads", [input_tensor]), cluster_axis, topology)
+    mesh = mesh_of("ttnn.experimental.all_reduce_create_qkv_heads", [input_tensor])
+    check_head_cores(input_tensor.shape[-2] if slice_size is None else slice_size, final_memory_config)
+    made = input_tensor.dtype if dtype is None else dtype
+    require(
+        made is DataType.BFLOAT16,
+        f"Unsupported data format DataType::{made.name}, currently only bfloat16 is supported",
+        "bfloat16",
+        "Pass dtype=ttnn.bfloat16.",
+    )
+    check_closed_ring(mesh, cluster_axis, topology)
     total = reduce_all(
         "ttnn.experimental.all_reduce_create_qkv_heads", input_tensor, cluster_axis=cluster_axis,
         memory_config=memory_config, topology=topology or Topology.Linear, num_links=num_links,
@@ -280,7 +302,9 @@ def llama_rs_create_heads(
 
 def _check_heads(name: str, x: Tensor, dim: int, axis: int, config: MemoryConfig | None) -> None:
     chips, shard = x.mesh_shape[1], x.memory_config().shard_spec
+    check_axis(x.device() or mesh_of(name, [x]), axis, "all_reduce")
     for holds, wrong, expected in (
+        (config is not None, "bad optional access: no qkv_memory_config", "qkv_memory_config=, sharded"),
         (dim % len(x.shape) == 3, f"dim must be 3, got {dim}", "dim=3"),
         (axis == 1, f"cluster_axis must be 1, got {axis}", "cluster_axis=1"),
         (chips in (2, 4), f"ring_devices must be 4 or 2, got {chips}", "a mesh of 2 or 4 columns"),

@@ -9,7 +9,7 @@ from typing import Any
 from ttmesh.base.errors import NotEmulatedError
 from ttmesh.ccl.collectives.line_checks import check_closed_ring, require_ring
 from ttmesh.ccl.collectives.reduce_gather import gather, scatter
-from ttmesh.ccl.fused.fused_checks import check_sender_groups
+from ttmesh.ccl.fused.fused_checks import check_sender_groups, check_worker_semaphores
 from ttmesh.ccl.fused.fused_matmul import find_operation
 from ttmesh.ccl.planning.collective_call import collective, mesh_of
 from ttmesh.fabric.fabric_config import Topology
@@ -49,6 +49,7 @@ def all_gather_minimal_matmul_async(
     fuse_swiglu: bool = False,
     chunk_sizes: tuple[int, ...] = (),
     config: Any = None,
+    compute_kernel_config: Any = None,
     force_transpose: bool = True,
     num_workers_per_link: int = 1,
 ) -> list[Tensor]:
@@ -69,7 +70,7 @@ def all_gather_minimal_matmul_async(
     )  # fmt: skip
     return _multiply(
         gathered, weight_tensor, bias_tensor, fused_activation, memory_config, dtype, chunks, dim, fuse_swiglu, scalar,
-        addcmul_input_tensor1, addcmul_input_tensor2,
+        addcmul_input_tensor1, addcmul_input_tensor2, config, compute_kernel_config,
     )  # fmt: skip
 
 
@@ -91,9 +92,14 @@ def strided_all_gather_minimal_matmul_async(
     fused_ternary_scalar: float | None = None,
     chunks: int = 1,
     fuse_swiglu: bool = False,
+    config: Any = None,
+    compute_kernel_config: Any = None,
+    multi_device_global_semaphore: Any = (),
+    num_workers_per_link: int | None = None,
 ) -> list[Tensor]:
     """The gathered tensor, then its matmul with the weights, in chunks."""
     mesh = mesh_of("ttnn.experimental.strided_all_gather_minimal_matmul_async", [input_tensor])
+    check_worker_semaphores(len(multi_device_global_semaphore), num_workers_per_link)
     check_closed_ring(mesh, cluster_axis, topology or Topology.Ring)
     gathered = gather(
         "ttnn.experimental.strided_all_gather_minimal_matmul_async", input_tensor, dim, cluster_axis=cluster_axis,
@@ -102,7 +108,7 @@ def strided_all_gather_minimal_matmul_async(
     )  # fmt: skip
     results = _multiply(
         gathered, weight_tensor, bias, fused_activation, memory_config_mm, None, chunks, -1, fuse_swiglu,
-        fused_ternary_scalar, fused_ternary_input_a, fused_ternary_input_b,
+        fused_ternary_scalar, fused_ternary_input_a, fused_ternary_input_b, config, compute_kernel_config,
     )  # fmt: skip
     return [gathered, *results]
 
@@ -125,6 +131,8 @@ def minimal_matmul_strided_reduce_scatter_async(
     addcmul_input_tensor1: Tensor | None = None,
     addcmul_input_tensor2: Tensor | None = None,
     dtype: Any = None,
+    config: Any = None,
+    compute_kernel_config: Any = None,
 ) -> list[Tensor]:
     """The matmul, then its reduce_scatter; addcmul is applied to the sum. Several inputs are concatenated."""
     require_ring(topology or Topology.Ring, "MinimalMatmulStridedReduceScatterAsync only supports Ring topology.")
@@ -133,7 +141,20 @@ def minimal_matmul_strided_reduce_scatter_async(
     check_closed_ring(mesh, cluster_axis, Topology.Ring)
     values = input_tensor if isinstance(input_tensor, Tensor) else _concat_columns(input_tensor)
     (matmul_result,) = _multiply(
-        values, weight_tensor, bias, fused_activation, memory_config_mm, dtype, 1, -1, False, None, None, None
+        values,
+        weight_tensor,
+        bias,
+        fused_activation,
+        memory_config_mm,
+        dtype,
+        1,
+        -1,
+        False,
+        None,
+        None,
+        None,
+        config,
+        compute_kernel_config,
     )
     scattered = scatter(
         "ttnn.experimental.minimal_matmul_strided_reduce_scatter_async", matmul_result, dim, cluster_axis=cluster_axis,
@@ -167,16 +188,19 @@ def _multiply(
     scalar: float | None,
     base: Tensor | None,
     gate: Tensor | None,
+    config: Any,
+    compute_kernel_config: Any,
 ) -> list[Tensor]:
     if chunks > 1:
         split_results: list[Tensor] = find_operation("ttnn.experimental.minimal_matmul_split")(
             values, weight, chunks=chunks, dim=dim, bias_tensor=bias, fused_activation=activation,
-            memory_config=memory_config, dtype=dtype, fuse_swiglu=swiglu,
+            memory_config=memory_config, dtype=dtype, fuse_swiglu=swiglu, config=config,
+            compute_kernel_config=compute_kernel_config,
         )  # fmt: skip
         return split_results
     result: Tensor = find_operation("ttnn.experimental.minimal_matmul")(
         values, weight, bias_tensor=bias, fused_activation=activation, memory_config=memory_config, dtype=dtype,
-        fuse_swiglu=swiglu,
+        fuse_swiglu=swiglu, config=config, compute_kernel_config=compute_kernel_config,
     )  # fmt: skip
     return [_add_gated(result, scalar, base, gate)]
 

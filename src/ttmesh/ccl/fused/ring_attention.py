@@ -8,7 +8,7 @@ import torch
 from torch import Tensor as Lanes
 
 from ttmesh.base.dtypes import DataType, Layout
-from ttmesh.base.errors import NotEmulatedError
+from ttmesh.base.errors import NotEmulatedError, require
 from ttmesh.ccl.collectives.line_checks import check_closed_ring
 from ttmesh.ccl.collectives.reduce_gather import gather
 from ttmesh.ccl.planning.collective_call import collective
@@ -138,6 +138,12 @@ def ring_joint_scaled_dot_product_attention(
             expected="keys and values of the same sequence",
             fix="Gather them and use scaled_dot_product_attention.",
         )
+    require(
+        not is_causal or joint_tensor_q is None,
+        "Causality is enabled only for ring attention",
+        "no joint tensors with is_causal",
+        "Leave them out.",
+    )
     check_closed_ring(mesh_device, cluster_axis, topology)
     gathered = [
         gather(

@@ -46,6 +46,9 @@ from ttmesh.tensor.tensor import Tensor
 WITHOUT_DEVICE = {  # what TT-NN says of a tensor that is freed or on the host
     "high_bw_all_gather": "Input tensor should be on device for high_bw_all_gather operation",
     "reduce_scatter_minimal_direct": "Input tensor must be on a mesh device for reduce_scatter_minimal_direct",
+    "reduce_scatter_minimal_direct_create_staging_buffer": "input tensor must be on device to allocate the staging buffer",
+    "reduce_scatter_minimal_direct_create_persistent_buffers": "input tensor must be on device to allocate persistent "
+    "buffers",
     "reduce_scatter_minimal_async_create_intermediate_buffer": "Mesh device is required to allocate the reduce_scatter "
     "intermediate buffer",
     **dict.fromkeys(("point_to_point", "ring_attention_all_gather_async"), "Input Tensor is not allocated"),
@@ -53,7 +56,8 @@ WITHOUT_DEVICE = {  # what TT-NN says of a tensor that is freed or on the host
 }
 ON_HOST = {  # and of one on the host, where it is another text
     **dict.fromkeys(
-        ("point_to_point", "ring_attention_all_gather_async"), "Device Operations expect device tensors as inputs"
+        ("point_to_point", "ring_attention_all_gather_async", "moe_routing_remap", "moe_expert_token_remap"),
+        "Device Operations expect device tensors as inputs",
     ),
     "all_to_all_async": "Expected Tensor with DeviceStorage, got StorageType::HOST",
 }

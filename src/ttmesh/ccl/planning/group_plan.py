@@ -87,6 +87,14 @@ def find_groups(request: Request, axis: int | None, *, whole_mesh: bool = False)
     return ChipGroups(request, axis, lane_groups, chip_ids, group)
 
 
+def count_group(request: Request, axis: int | None) -> int:
+    """The number of chips in one group of a request: what find_groups finds, without listing them where it can."""
+    if request.tensor.kind.presence is not None:
+        return find_groups(request, axis).group_size
+    shape = request.mesh.shape
+    return shape.mesh_size() if axis is None else shape[axis]
+
+
 def axis_closes(mesh: MeshDevice, axis: int) -> bool:
     """Whether links join the ends of every line along an axis: on a mesh of two axes those of a ring fabric."""
     shape = mesh.shape.to_tuple()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from ttmesh.base.dtypes import Layout
 from ttmesh.base.errors import ShapeError
 from ttmesh.tensor.tensor import Tensor
 
 _ADDS_RANK_TWICE = ("all_gather_async", "all_gather_async_reversed", "ring_attention_all_gather_async")
+_GATHERS_ROWS = ("all_gather_async", "all_gather_async_reversed")  # by a composition with a rule of its own
 _PADDED_RANK = 4  # TT-NN keeps shapes of fewer dims padded to four, and counts from their end
 
 
@@ -17,6 +19,8 @@ def index_text(index: int, rank: int) -> str:
 def find_tensor_dim(name: str, tensor: Tensor, dim: int) -> int:
     """A tensor dim as a nonnegative number; raises in the words of the collective for one out of range."""
     rank, short = len(tensor.shape), name.rpartition(".")[2]
+    if short in _GATHERS_ROWS and tensor.layout is Layout.ROW_MAJOR and not -rank <= dim < rank:
+        short = "reduce_scatter"
     if -rank <= dim < rank or (short in _ADDS_RANK_TWICE and -2 * rank <= dim < 0):
         return dim % rank
     raise ShapeError(_describe(short, rank, dim), expected=f"{-rank} to {rank - 1}", fix="Choose a dim of the tensor.")

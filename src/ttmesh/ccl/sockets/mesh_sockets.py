@@ -25,6 +25,7 @@ from ttmesh.ccl.sockets.socket_config import (
     allocate_fifo,
     check_coordinates,
 )
+from ttmesh.fabric.fabric_config import is_2d
 from ttmesh.fabric.messaging.engines import world
 from ttmesh.fabric.nodes import FabricNodeId
 from ttmesh.mesh.allocation.heap import Buffer
@@ -260,6 +261,8 @@ def _check_transfer(name: str, tensor: Tensor, socket: MeshSocket, end: SocketEn
             expected="BufferType.L1",
             fix="Change the socket's memory.",
         )
+    if not goes_through_fifo:
+        _check_neighbours(socket, mesh)
     endpoint_index = 0 if end is SocketEndpoint.SENDER else 1
     ends = {pair[endpoint_index] for pair in socket.get_socket_config().pairs()}
     if not ends & set(tensor.coords()):
@@ -270,6 +273,20 @@ def _check_transfer(name: str, tensor: Tensor, socket: MeshSocket, end: SocketEn
         )
     loads = socket.checked[key] = _count_message_bytes(socket, tensor.spec.packed_size_bytes)
     return mesh, loads
+
+
+def _check_neighbours(socket: MeshSocket, mesh: MeshDevice) -> None:
+    """Raise for ends that no link joins: the direct forms write to a neighbour, along a fabric of one dimension."""
+    if socket._other is not mesh or is_2d(get_fabric_config()):
+        return
+    for start, end in socket.get_socket_config().pairs():
+        if sum(abs(a - b) for a, b in zip(start, end, strict=True)) > 1:
+            numbers = [mesh.get_fabric_node_id(MeshCoordinate(at)).chip_id for at in (start, end)]
+            raise MeshError(
+                f"Could not find any forwarding direction from src (M0, D{numbers[0]}) to dst (M0, D{numbers[1]})",
+                expected="a socket between neighbours",
+                fix="Use send_async and recv_async.",
+            )
 
 
 def _count_message_bytes(socket: MeshSocket, size_bytes: int) -> Loads:

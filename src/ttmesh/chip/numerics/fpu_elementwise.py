@@ -35,6 +35,9 @@ def multiply_elements(a: torch.Tensor, b: torch.Tensor, config: FpuConfig) -> to
 def add_elements(a: torch.Tensor, b: torch.Tensor, config: FpuConfig, *, negate: bool = False) -> torch.Tensor:
     """Destination registers of a + b, or a - b: the smaller operand is aligned at 11 bits, the sum rounded once."""
     a, b = torch.broadcast_tensors(a, b)  # type: ignore[no-untyped-call]
+    if a.dtype is b.dtype is torch.float32 and fpu_elements.supports(a) and fpu_elements.supports(b):
+        compiled = fpu_elements.add if config.fp32_dest else fpu_elements.add_narrow
+        return compiled(a, b, negate=negate)
     a_term, a_exponent = _term(a)
     b_term, b_exponent = _term(b)
     common = torch.maximum(a_exponent, b_exponent)

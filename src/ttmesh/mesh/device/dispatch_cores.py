@@ -70,7 +70,7 @@ def apply_dispatch_config(system: System, config: DispatchCoreConfig | None) -> 
     if config is None:
         return system
     grid = system.chip.compute_grid
-    full = _compute_full_grid(system)
+    full = compute_full_grid(system)
     if config.type is DispatchCoreType.ETH:
         # n150's descriptor leaves the row that dispatch would take unused.
         left = grid if system.chip.arch is Arch.WORMHOLE_B0 and grid.y == 8 else full
@@ -81,7 +81,7 @@ def apply_dispatch_config(system: System, config: DispatchCoreConfig | None) -> 
     return system if left == grid else replace(system, chip=replace(system.chip, compute_grid=left))
 
 
-def _compute_full_grid(system: System) -> CoreCoord:
+def compute_full_grid(system: System) -> CoreCoord:
     """Columns and rows of worker cores with those for dispatch, which a chip's compute grid does not count."""
     grid = system.chip.compute_grid
     if system.chip.arch is Arch.BLACKHOLE:

@@ -228,6 +228,11 @@ def get_default_device() -> MeshDevice | None:
     return _default
 
 
+def clear_default_device() -> None:
+    """Have no such device."""
+    set_default_device(None)
+
+
 def get_device_ids() -> list[int]:
     """Ids that can be opened: 0 to the number of devices."""
     return list(range(get_num_devices()))

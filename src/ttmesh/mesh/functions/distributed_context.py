@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ttmesh.base import settings
 from ttmesh.base.errors import MeshError
+from ttmesh.base.signals import signals
 from ttmesh.fabric.messaging.engines import bindings, choose_engine, list_context_ranks, world
 from ttmesh.fabric.messaging.transport import Transport
 from ttmesh.mesh.device.mesh_device import list_open_meshes
@@ -148,6 +149,9 @@ def distributed_context_local_to_world_rank(subcontext_id: int, local_rank: int)
         )
     ranks = [rank for rank, binding in enumerate(bindings()) if binding.context == subcontext_id]
     return Rank(ranks[local_rank])
+
+
+signals.provide("rank", lambda: int(distributed_context_get_rank()) if _initialised else 0)
 
 
 def _find_context() -> Transport | None:

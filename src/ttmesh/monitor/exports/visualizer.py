@@ -16,38 +16,17 @@ import yaml
 from ttmesh.base.atomic_files import write_file
 from ttmesh.base.records import Allocated, Called, Closed, Finished, Freed, Opened, Record, Returned, TensorFacts
 from ttmesh.base.signals import signals
+from ttmesh.monitor.exports.report_schema import (
+    DATABASE_NAME,
+    create_database_schema,
+    insert_rows,
+    save_database_schema_version,
+)
 from ttmesh.tracking.state import Buffers, DeviceState
 
 BUFFER_TYPES = {"DRAM": 0, "L1": 1, "L1_SMALL": 3, "TRACE": 4, "CB": 1, "KERNEL": 1}
 INTERLEAVED = 0
-
-# facts/monitor.md, found by leaving things out one by one (ttnn-visualizer 0.108, schema 3.3)
-SCHEMA = """
-CREATE TABLE operations(operation_id int, name text, duration float, rank int default 0);
-CREATE TABLE operation_arguments(operation_id int, name text, value text, rank int default 0);
-CREATE TABLE buffers(operation_id int, device_id int, address int, max_size_per_bank int, buffer_type int,
-  buffer_layout int, rank int default 0);
-CREATE TABLE tensors(tensor_id int, shape text, dtype text, layout text, memory_config text, device_id int,
-  address int, buffer_type int, rank int default 0, size int);
-CREATE TABLE device_tensors(tensor_id int, device_id int, address int, rank int default 0);
-CREATE TABLE input_tensors(operation_id int, input_index int, tensor_id int, rank int default 0);
-CREATE TABLE output_tensors(operation_id int, output_index int, tensor_id int, rank int default 0);
-CREATE TABLE local_tensor_comparison_records(tensor_id int, golden_tensor_id int, matches int, desired_pcc float,
-  actual_pcc float);
-CREATE TABLE global_tensor_comparison_records(tensor_id int, golden_tensor_id int, matches int, desired_pcc float,
-  actual_pcc float);
-CREATE TABLE report_metadata(key text unique, value text);
-CREATE TABLE devices(device_id int, num_y_cores int, num_x_cores int, num_y_compute_cores int,
-  num_x_compute_cores int, worker_l1_size int, l1_num_banks int, l1_bank_size int, address_at_first_l1_bank int,
-  address_at_first_l1_cb_buffer int, num_banks_per_storage_core int, num_compute_cores int, num_storage_cores int,
-  total_l1_memory int, total_l1_for_tensors int, total_l1_for_interleaved_buffers int,
-  total_l1_for_sharded_buffers int, cb_limit int, rank int default 0);
-CREATE TABLE tensor_lifetime(tensor_id int, producer_operation_id int, last_use_operation_id int,
-  deallocate_operation_id int, producer_source_file text, producer_source_line int, last_use_source_file text,
-  last_use_source_line int);
-INSERT INTO report_metadata VALUES('schema_version', '3.3');
-"""
-
+RANK = 0  # a report is of one process
 
 # Commands that no named operation started -> TT-NN's functions that do.
 FUNCTIONS = {"write": "ttnn.to_device", "read": "ttnn.from_device"}
@@ -87,11 +66,14 @@ class Report:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / "db.sqlite"
+        path = folder / DATABASE_NAME
         path.unlink(missing_ok=True)
         self._database = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-        self._database.executescript(SCHEMA)
-        self._database.execute("BEGIN")
+        self._cursor = self._database.cursor()
+        self._cursor.execute("BEGIN")
+        create_database_schema(self._cursor)
+        save_database_schema_version(self._cursor)
+        self._cursor.execute("ALTER TABLE tensors ADD COLUMN size int")  # optional: bytes of the tensor on all banks
         self._operations = self._tensors = 0
         self._devices: set[int] = set()
         self._folder = folder
@@ -115,7 +97,7 @@ class Report:
             device_id, rows, columns, rows, columns, end, l1_banks, l1_bank_bytes, l1_base, l1_base, 1, l1_banks, 0,
             total, total, total, total, l1_bank_bytes, 0,
         )  # fmt: skip
-        self._database.execute(f"INSERT INTO devices VALUES({','.join('?' * len(values))})", values)
+        insert_rows(self._cursor, "devices", [values])
 
     def add_tensor(self, facts: TensorFacts, on: Allocated) -> int:
         """A tensor on a buffer; the number it has in the report."""
@@ -123,13 +105,9 @@ class Report:
         number = self._tensors
         kind = BUFFER_TYPES[on.buffer_type]
         described = (facts.shape, facts.dtype, facts.layout, facts.memory_config)
-        self._database.execute(
-            "INSERT INTO tensors VALUES(?,?,?,?,?,?,?,?,0,?)",
-            (number, *described, on.chips[0], on.address, kind, on.size_bytes),
-        )
-        self._database.executemany(
-            "INSERT INTO device_tensors VALUES(?,?,?,0)", [(number, chip, on.address) for chip in on.chips]
-        )
+        row = (number, *described, on.chips[0], on.address, kind, RANK, "DEVICE", on.size_bytes)
+        insert_rows(self._cursor, "tensors", [row])
+        insert_rows(self._cursor, "device_tensors", [(number, chip, on.address, RANK) for chip in on.chips])
         return number
 
     def add_operation(
@@ -152,25 +130,27 @@ class Report:
             self._lifetimes.setdefault(tensor, Lifetime()).last_used = number
         for tensor in frees:
             self._lifetimes.setdefault(tensor, Lifetime()).freed = number
-        self._database.executemany(
-            "INSERT INTO operation_arguments VALUES(?,?,?,0)", [(number, name, value) for name, value in arguments]
-        )
-        self._database.execute("INSERT INTO operations VALUES(?,?,?,0)", (number, name, duration_s))
-        self._database.executemany(
-            "INSERT INTO buffers VALUES(?,?,?,?,?,?,0)",
-            [(number, b.device_id, b.address, b.bank_bytes, BUFFER_TYPES[b.buffer_type], INTERLEAVED) for b in live],
-        )
-        for table, tensors in (("input_tensors", inputs), ("output_tensors", outputs)):
-            self._database.executemany(
-                f"INSERT INTO {table} VALUES(?,?,?,0)", [(number, i, tensor) for i, tensor in enumerate(tensors)]
-            )
+        insert_rows(self._cursor, "operation_arguments", [(number, name, value, RANK) for name, value in arguments])
+        insert_rows(self._cursor, "operations", [(number, name, duration_s, RANK)])
+        buffers = [
+            (number, b.device_id, b.address, b.bank_bytes, BUFFER_TYPES[b.buffer_type], INTERLEAVED, RANK) for b in live
+        ]
+        insert_rows(self._cursor, "buffers", buffers)
+        for uses, by_tensor, tensors in (
+            ("input_tensors", "tensor_consumers", inputs),
+            ("output_tensors", "tensor_producers", outputs),
+        ):
+            insert_rows(self._cursor, uses, [(number, i, tensor, RANK) for i, tensor in enumerate(tensors)])
+            insert_rows(self._cursor, by_tensor, [(tensor, number, i, RANK) for i, tensor in enumerate(tensors)])
 
     def close(self) -> None:
         """Write the report's last tables and close the file."""
-        self._database.executemany(
-            "INSERT INTO tensor_lifetime VALUES(?,?,?,?,NULL,NULL,NULL,NULL)",
-            [(tensor, life.produced, life.last_used, life.freed) for tensor, life in self._lifetimes.items()],
-        )
+        nowhere = (None,) * 4  # source files and lines
+        rows = [
+            (tensor, life.produced, life.last_used, life.freed, *nowhere, RANK)
+            for tensor, life in self._lifetimes.items()
+        ]
+        insert_rows(self._cursor, "tensor_lifetime", rows)
         self._database.execute("COMMIT")
         self._database.close()
 

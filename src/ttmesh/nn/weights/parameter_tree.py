@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TextIO
 
 import torch
 
+from ttmesh.base.errors import MeshError
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.tensor.tensor import Tensor
 from ttmesh.tensor.transfer.transfers import to_device
@@ -95,6 +96,34 @@ def move_to_device(parameters: Any, device: MeshDevice) -> Any:
         return parameters
     if isinstance(parameters, Tensor) and parameters.device() is None:
         return to_device(parameters, device)
+    return parameters
+
+
+def repr_parameters(file: TextIO, parameters: Any, indentation: str = "") -> None:
+    """Write a tree to a file as `repr` prints it."""
+    file.write(format_tree(parameters, indentation))
+
+
+def merge_ttnn_module_args_into_parameters(
+    parameters: dict[str, Any], ttnn_module_args: dict[str, Any], path: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Put the arguments of modules into the tree of their parameters, under `ttnn_module_args`, without their device."""
+    if isinstance(ttnn_module_args, ModuleArgs):
+        ttnn_module_args.pop("device", None)
+        parameters["ttnn_module_args"] = ttnn_module_args
+        return parameters
+    for key in parameters:
+        if key not in ttnn_module_args:
+            continue
+        mine, theirs, place = parameters[key], ttnn_module_args[key], (*path, str(key))
+        if isinstance(mine, dict) and isinstance(theirs, dict):
+            merge_ttnn_module_args_into_parameters(mine, theirs, place)
+        elif mine != theirs:
+            raise MeshError(
+                f"Conflict at {'.'.join(place)}",
+                expected="arguments of the same modules as the parameters",
+                fix="Take both from the same model.",
+            )
     return parameters
 
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor as Lanes
 from torch.nn import functional as F
 
+from ttmesh.chip.formats.kernels import attention
 from ttmesh.chip.numerics import fpu
 from ttmesh.ops.attention.fpu_attention import attend_on_fpu
 from ttmesh.ops.lane_functions.lane_broadcast import common_mesh_dims, flatten_lanes
@@ -27,10 +28,13 @@ def attend(
 
     A sink is one more logit per head, [.., heads, 1, 1], that takes weight and gives no value.
     """
+    emulated = fpu.is_emulated(q, k, v)
+    if not (emulated or causal) and sink is None and attention.supports(q, k, v) and not fpu.differentiates(q, k, v):
+        return attention.attend(q, k, v, scale=scale if scale is not None else q.shape[-1] ** -0.5, mask=mask)
     dtype = q.dtype if q.dtype is k.dtype is v.dtype else torch.float32
     q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     k, v = (x if x.shape[1] == q.shape[1] else x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
-    if fpu.is_emulated(q, k, v):
+    if emulated:
         factor = scale if scale is not None else q.shape[-1] ** -0.5
         return attend_on_fpu(q, k, v, scale=factor, mask=mask, causal=causal, sink=sink)
     if sink is None:
@@ -95,16 +99,6 @@ def gather_pages(cache: Lanes, table: Lanes, lane_axes: int) -> Lanes:
     index.append(table.long().clamp(0, cache.shape[lane_axes] - 1))
     pages = cache[tuple(index)]  # unused entries of the table are -1: clamped here, masked by the caller
     return pages.movedim(-3, -4).flatten(-3, -2)
-
-
-def reinterpret_tiles(cache: Lanes, heads: int, block: int, head_dim: int) -> Lanes:
-    """View a tiled cache [.., blocks, heads', block', dim'] as [.., blocks, heads, block, dim] over the same tiles."""
-    if tuple(cache.shape[-3:]) == (heads, block, head_dim):
-        return cache
-    tiles = torch.unflatten(torch.unflatten(cache, -2, (-1, 32)), -1, (-1, 32)).transpose(-3, -2)
-    lead = tiles.shape[:-5]
-    reordered = tiles.reshape(*lead, heads, block // 32, head_dim // 32, 32, 32)
-    return reordered.transpose(-3, -2).flatten(-2, -1).flatten(-3, -2)
 
 
 def attend_prefill(

@@ -9,8 +9,8 @@ from torch import Tensor as Lanes
 
 from ttmesh.base.errors import MeshError, require
 from ttmesh.chip.numerics.fpu import write_packed
-from ttmesh.ops.attention.kv_cache import make_writable
 from ttmesh.ops.attention.rotary_embedding import apply_pair_rotary
+from ttmesh.ops.caches.kv_cache import make_writable
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.device_programs import like_written
 from ttmesh.tensor.calls.operation import Call

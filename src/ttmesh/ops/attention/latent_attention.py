@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from torch import Tensor as Lanes
 
 from ttmesh.ops.attention.attention_scores import attend_prefill
+from ttmesh.ops.attention.decode_buffers import decode_scratch, select_local_queries
 from ttmesh.ops.attention.sdpa_decode import attend_cached, check_latent_decode, find_user_positions
 from ttmesh.ops.attention.sdpa_prefill import attend_chunk, attention_spec, prefill_scratch
-from ttmesh.ops.buffers.decode_buffers import decode_scratch, select_local_queries
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.configs.program_configs import SDPAProgramConfig
 from ttmesh.ops.goldens import sdpa as goldens

@@ -12,9 +12,9 @@ from ttmesh.base.errors import MeshError, ShapeError, require
 from ttmesh.chip.formats.kernels.gpu_loader import find_gpu_kernels
 from ttmesh.chip.numerics import fpu
 from ttmesh.ops.attention.attention_scores import attend_decode, gather_pages, make_additive_mask
-from ttmesh.ops.attention.paged_cache_update import make_positions, to_signed_positions
+from ttmesh.ops.attention.decode_buffers import decode_scratch
 from ttmesh.ops.attention.sdpa_prefill import attention_spec, check_geometry, view_paged
-from ttmesh.ops.buffers.decode_buffers import decode_scratch
+from ttmesh.ops.caches.paged_cache_update import make_positions, to_signed_positions
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.configs.program_configs import PagedCacheGeometryOverride
 from ttmesh.ops.goldens import sdpa as goldens

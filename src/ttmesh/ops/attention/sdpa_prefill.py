@@ -18,8 +18,8 @@ from ttmesh.ops.attention.attention_scores import (
     make_additive_mask,
     make_causal_mask,
     make_window_mask,
-    reinterpret_tiles,
 )
+from ttmesh.ops.caches.kv_cache import reinterpret_tiles
 from ttmesh.ops.catalogue.checks import require_dtype
 from ttmesh.ops.catalogue.definition import device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec

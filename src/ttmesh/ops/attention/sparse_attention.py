@@ -150,7 +150,13 @@ def _check_ring(call: Call) -> None:
             expected=f"0 to {ring - 1}",
             fix="Change ring_id.",
         )
-    keys, values = (spec.shape for spec in call.specs[1:3])
+    queries, keys, values = (spec.shape for spec in call.specs[:3])
+    if len({queries[0], keys[0], values[0]}) > 1 and call["page_table"] is None:
+        raise ShapeError(
+            f"Batch sizes must match. Got Q: {queries[0]}, K: {keys[0]}, V: {values[0]}",
+            expected="queries, keys and values of one batch",
+            fix="Pass tensors of four dims.",
+        )
     if keys[1] != values[1]:
         raise ShapeError(
             f"K and V num_heads must match. Got K: {keys[1]}, V: {values[1]}",
@@ -163,6 +169,12 @@ def _check_ring(call: Call) -> None:
             f"caching. Got Q: {rows}, K: {keys[-2]}",
             expected=f"{keys[-2]} rows of queries",
             fix="Pass the queries of the full sequence.",
+        )
+    if ring % 2:
+        raise ShapeError(
+            f"ring_size must be even for balanced distribution, got {ring}",
+            expected="an even number of chips",
+            fix="Change ring_size.",
         )
     if rows // 32 < 2 * ring:
         raise ShapeError(

@@ -8,6 +8,7 @@ from math import isqrt
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.ops.buffers.pages import (
     BFLOAT16,
+    HALF_L1,
     TILE,
     alignment,
     columns,
@@ -22,7 +23,6 @@ from ttmesh.tensor.calls.program_buffers import buffer_rule
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 WIDE = 32  # tiles across, from which squares are considered
-HALF_L1 = 643_904  # bytes: half of a core's L1 less what lies below the circular buffers
 WIDEST_IN_ONE_PROGRAM = 800_000  # bytes of a row, in and out
 
 
@@ -84,11 +84,14 @@ def untilize_buffers(program: ProgramCall) -> int:
         return _divide_to_fit(wide, size_in + size_out) * (size_in + size_out)
     largest = max(size_in, size_out)
     new = spec.dtype in (DataType.BFLOAT16, DataType.BFLOAT8_B) and program.options.get("sub_core_grids") is None
-    if new and not in_l1_shards(result) and (high == 1 or 2 * wide * BFLOAT16 <= WIDEST_IN_ONE_PROGRAM):
-        aligned = all(extent % TILE == 0 for extent in spec.shape[-2:]) and len(spec.shape) > 1
+    aligned = all(extent % TILE == 0 for extent in spec.shape[-2:]) and len(spec.shape) > 1
+    narrow = (high == 1 and aligned) or 2 * wide * BFLOAT16 <= WIDEST_IN_ONE_PROGRAM
+    if new and not in_l1_shards(result) and narrow:
         tiles = _columns_per_core(wide, high, cores) if aligned else wide
         deep_in, deep_out = _depths(tiles, largest, program.free_l1)
         return tiles * (deep_in * size_in + deep_out * size_out)
+    if new and not aligned and tuple(spec.padded_shape) != tuple(spec.shape):
+        return untilize_with_unpadding_buffers(program)
     return _untilize_rows(program, wide, high, size_in, size_out)
 
 
@@ -111,7 +114,7 @@ def _depths(tiles: int, size: int, room: int) -> tuple[int, int]:
 def _untilize_rows(program: ProgramCall, wide: int, high: int, size_in: int, size_out: int) -> int:
     cores = program.grid.num_cores
     spec, both = program.inputs[0], size_in + size_out
-    side = _is_divided(cores, wide, high, high)
+    side = _is_divided(cores, wide, rows(spec), high)
     if not side and wide * both >= program.free_l1 > 0:
         side = find_square(cores, wide, rows(spec))[0]
     if side:

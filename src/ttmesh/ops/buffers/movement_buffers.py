@@ -8,6 +8,7 @@ from ttmesh.base.dtypes import BLOCK_FLOATS, Arch, BufferType, DataType, Layout,
 from ttmesh.ops.buffers.pages import (
     BFLOAT16,
     FLOAT32,
+    HALF_L1,
     L1_ALIGNMENT,
     TILE,
     align,
@@ -29,9 +30,9 @@ FACE_ROW, FACE = 16, 256  # numbers
 READ, PAD_READ = 4096, 2048  # bytes that a slice, and a pad, read at a time
 SLICE_SCRATCH = 16
 PADS_IN_FLIGHT, SLOTS = 16, 8
-REPEATED = 8  # pages in flight
-# Bytes of a core's L1, and where what is not reserved begins.
-L1_BYTES = {Arch.WORMHOLE_B0: (1499136, 105664), Arch.BLACKHOLE: (1572864, 111616)}
+REPEATED, REPEATED_SLACK = 8, 128  # pages in flight; bytes beside a row in the older program
+JOINED = {Arch.WORMHOLE_B0: 1_393_472, Arch.BLACKHOLE: 1_461_248}  # bytes of a row that concat takes
+LONGEST_COPY = 1 << 18  # bytes of a row: more is copied in parts
 LOOKUP_BYTES, DOUBLE_BUFFERED = 1 << 20, 64  # of a row of a table: more is taken in parts; tiles that have two buffers
 
 
@@ -122,7 +123,7 @@ def split_buffers(program: ProgramCall) -> int:
 
 @buffer_rule("concat", "stack")
 def concat_buffers(program: ProgramCall) -> int:
-    """Two pages, or one of more than a quarter of L1; shards are joined in place, tiles side by side pass through rows."""
+    """Two pages; shards are joined in place, but tiles side by side pass through rows."""
     spec, result = program.inputs[0], program.results[0]
     if in_l1_shards(result) and all(in_l1_shards(one) for one in program.inputs):
         by_height = result.memory_config.memory_layout is TensorMemoryLayout.HEIGHT_SHARDED
@@ -135,26 +136,27 @@ def concat_buffers(program: ProgramCall) -> int:
         return 3 * (sum(map(columns, program.inputs)) + columns(result)) * page_of(spec)  # columns move within tiles
     if _is_tiles(spec):
         return 2 * page_of(spec)
-    row, size, base = row_bytes(result, program.arch), *L1_BYTES[program.arch]
-    if "stage" in program.options:  # transposed: too many rows are joined in parts
-        while row > size - base:
+    row = row_bytes(result, program.arch)
+    if "stage" in program.options:  # transposed: more rows than L1 holds are joined in parts
+        while row > JOINED[program.arch]:
             row = -(-row // 2)
-    return row if 2 * row >= size // 2 - base else 2 * row
+    return (2 if 2 * row < HALF_L1 else 1) * row
 
 
 @buffer_rule("repeat_codegen", "repeat_interleave")
 def repeat_buffers(program: ProgramCall) -> int:
-    """Eight pages, or as many as fit into what is free of L1; of rows that do not fit, parts."""
+    """Eight pages, or as many pairs as fit into what is free of L1; else two of the input, by an older program."""
     spec, result = program.inputs[0], program.results[0]
     page_bytes = page_of(spec) if _is_tiles(spec) else row_bytes(result, program.arch)
-    if not program.free_l1:
-        return REPEATED * page_bytes
-    return min(min(REPEATED, max(program.free_l1 // page_bytes, 1)) * page_bytes, program.free_l1)
+    pairs = program.free_l1 // (2 * page_bytes) if program.free_l1 else REPEATED
+    if not pairs:
+        return 2 * (row_bytes(spec, program.arch) + REPEATED_SLACK)
+    return min(REPEATED, 2 * pairs) * page_bytes
 
 
 @buffer_rule("pad")
 def pad_buffers(program: ProgramCall) -> int:
-    """Tiles: two and one of padding. Rows: sixteen times what is read at a time, and rows of padding."""
+    """Tiles: two and one of padding. Rows: up to sixteen times what is read at a time, and rows of padding."""
     spec, result = program.inputs[0], program.results[0]
     if _is_tiles(spec):
         return 3 * page_of(spec)
@@ -163,7 +165,8 @@ def pad_buffers(program: ProgramCall) -> int:
     dram = 64 if alignment(spec, program.arch) == 64 else 32
     length = (result.padded_shape[-1] if result.shape else 1) * element_bytes(spec)
     stick, filled = align(length, L1_ALIGNMENT), align(length, dram)
-    size = PADS_IN_FLIGHT * -(-PAD_READ // stick) * stick + filled
+    at_once = -(-PAD_READ // stick) * stick
+    size = max(min(PADS_IN_FLIGHT, HALF_L1 // at_once), 1) * at_once + filled
     return size + (filled if stick % dram or _pads_in_front(program) else 0)
 
 
@@ -223,7 +226,16 @@ def from_shards_buffers(program: ProgramCall) -> int:
     return prod(-(-extent // TILE) for extent in shards.shape) * page_of(result)
 
 
-@buffer_rule("copy", "clone", "to_memory_config", "move")
+@buffer_rule("clone")
+def clone_buffers(program: ProgramCall) -> int:
+    """Two pages, of rows of any length."""
+    spec = program.inputs[0]
+    if _is_tiles(spec) or spec.memory_config.is_sharded() or program.results[0].memory_config.is_sharded():
+        return copy_buffers(program)
+    return 2 * row_bytes(spec, program.arch)
+
+
+@buffer_rule("copy", "to_memory_config", "move")
 def copy_buffers(program: ProgramCall) -> int:
     """Two pages, in two formats if they differ; rows between DRAM and L1 one more."""
     spec, result = program.inputs[0], program.results[0]
@@ -231,7 +243,7 @@ def copy_buffers(program: ProgramCall) -> int:
         return 0
     if _is_tiles(spec):
         return 2 * page_of(spec) + (0 if spec.dtype is result.dtype else 2 * page_of(result))
-    row = row_bytes(spec, program.arch)
+    row = min(row_bytes(spec, program.arch), LONGEST_COPY)
     moved = spec.memory_config.buffer_type is not result.memory_config.buffer_type
     return (3 if moved else 2) * row
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from ttmesh.base.dtypes import DataType, Layout, ShardOrientation
 from ttmesh.ops.buffers.pages import (
     BFLOAT16,
@@ -258,9 +260,33 @@ def moreh_mean_buffers(program: ProgramCall) -> int:
 def moreh_sum_buffers(program: ProgramCall) -> int:
     """Tiles in and out, a mask, numbers and sums, by direction."""
     spec, rank = program.inputs[0], len(program.inputs[0].shape)
-    dim, *_ = program.options.get("stage") or (program.options.get("dim"),)
+    stage = program.options.get("stage")
+    dim = stage if isinstance(stage, int) else stage[0] if stage else program.options.get("dim")
     place = (int(dim) if isinstance(dim, int) else -1) % max(rank, 1)
     return (5 if place < rank - 2 else 8 if place == rank - 2 else 9) * page_of(spec)
+
+
+@buffer_rule("moreh_layer_norm")
+def moreh_layer_norm_buffers(program: ProgramCall) -> int:
+    """All tiles that are normalised together, twice; where they do not fit, two blocks of up to four. Weights in blocks."""
+    spec, options = program.inputs[0], program.options
+    rank, outer = len(spec.shape), options.get("rows")
+    if not options.get("layer", True) or rank < 2:
+        return 0
+    dims = next((n for n in range(1, rank + 1) if prod(spec.shape[: rank - n]) == outer), 1)
+    inner = columns(spec) * (1 if dims == 1 else rows(spec) * prod(spec.shape[rank - dims : rank - 2]))
+    wide = has_float32_sums(program, False)
+    block = max(n for n in range(1, 3 if wide else 5) if inner % n == 0)
+    given = sum(options.get(name) is not None for name in ("gamma", "beta"))
+    masks = (spec.shape[-1] % TILE != 0) + (dims > 1 and spec.shape[-2] % TILE != 0)
+    size, sums_size = page_of(spec), FLOAT32 if wide else page_of(spec)
+
+    def usage(whole: int, squares: int) -> int:
+        values = whole + 2 + 2 * block * (given + 1) + masks
+        return values * size + (whole + squares + 6 + (2 * block if given else 0)) * sums_size
+
+    small = usage(inner, 1)
+    return small if small < L1_BYTES - program_base(program) else usage(2 * block, 2 * block)
 
 
 @buffer_rule("moreh_dot")

@@ -13,6 +13,7 @@ TILE = 32
 SQUARE = Tile((TILE, TILE))
 BFLOAT16, FLOAT32 = (tile_bytes(dtype, SQUARE) for dtype in (DataType.BFLOAT16, DataType.FLOAT32))
 L1_ALIGNMENT = 16
+HALF_L1 = 643_904  # bytes: half of a core's L1 less what lies below the circular buffers
 
 
 def page(dtype: DataType) -> int:

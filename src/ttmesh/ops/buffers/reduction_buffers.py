@@ -24,7 +24,12 @@ from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 BLOCK, ENOUGH = 8, 4  # tiles read at a time, by cores that get this many
 INDEX = BFLOAT16  # a tile of uint16
-SHORT_ROW, LONG_ROW, FEW_CORES, MANY_CORES = 1024, 65536, 8, 16  # of topk: rows in between are divided over cores
+SHORT_ROW, WIDE_ROW, LONG_ROW = (
+    1024,
+    8192,
+    65536,
+)  # of topk: wide rows are divided over cores, few of them also where shorter
+FEW_ROWS, FEW_CORES, MANY_CORES = 2, 8, 16
 SORTED_ALONE = 64  # tiles of a row that one core sorts
 LARGEST_PART = 8  # tiles of a batch that are added at a time
 
@@ -75,8 +80,13 @@ def fast_reduce_buffers(program: ProgramCall) -> int:
 
 @buffer_rule("welford", "std", "var")
 def welford_buffers(program: ProgramCall) -> int:
-    """Eight tiles in, two out."""
-    return BLOCK * page_of(program.inputs[0]) + 2 * page_of(program.results[0])
+    """Eight tiles in, or a whole row where it fits; two out."""
+    spec, result, stage = program.inputs[0], program.results[0], program.options.get("stage")
+    whole = max(columns(spec), BLOCK) * page_of(spec) + 2 * page_of(result)
+    along_rows = not (isinstance(stage, tuple) and len(stage) > 1) or stage[1] == "W"
+    if along_rows and program.free_l1 and whole <= program.free_l1:
+        return whole
+    return BLOCK * page_of(spec) + 2 * page_of(result)
 
 
 @buffer_rule("accumulate", "cumsum", "cumprod", "moreh_cumsum")
@@ -105,11 +115,13 @@ def topk_buffers(program: ProgramCall) -> int:
     k = program.options.get("k") if not isinstance(stage, tuple) else stage[0] if stage else None
     found = max(-(-int(k) // TILE), 1) if isinstance(k, int) else 1
     size, wide = page_of(spec), max(spec.shape[-1] if spec.shape else 1, 1)
-    if SHORT_ROW <= wide < LONG_ROW and not wide & (wide - 1) and found <= 2:
+    index = FLOAT32 if wide >= LONG_ROW or spec.dtype is DataType.FLOAT32 else INDEX  # numbers of 32 or of 16 bits
+    inner, few = max(size, BFLOAT16), rows(spec) * matrices(spec) <= FEW_ROWS
+    if (SHORT_ROW if few else WIDE_ROW) <= wide < LONG_ROW and not wide & (wide - 1) and found <= 2:
         cores = FEW_CORES if wide == SHORT_ROW else MANY_CORES
-        gathered, own = 2 * cores * found * BFLOAT16, 2 * columns(spec) // cores * BFLOAT16
-        return 4 * (size + INDEX) + gathered + 2 * INDEX + max(own + 2 * BFLOAT16, 2 * size + gathered)
-    return 2 * (size + INDEX) + 8 * BFLOAT16 + 4 * found * BFLOAT16 + found * (size + INDEX)
+        gathered, own = 2 * cores * found * inner, 2 * columns(spec) // cores * inner
+        return 4 * (size + index) + gathered + 2 * index + max(own + 2 * inner, 2 * size + gathered)
+    return (2 + found) * (size + index) + (4 + 2 * found) * (inner + index)
 
 
 @buffer_rule("sort")
@@ -130,7 +142,7 @@ def argmax_buffers(program: ProgramCall) -> int:
     wide, bytes_each = max(spec.shape[-1] if spec.shape else 1, 1), element_bytes(spec)
     high = spec.shape[-2] if len(spec.shape) > 1 else 1
     if spec.layout is Layout.TILE:
-        return page_of(spec) + 4 * high
+        return page_of(spec) + 4 * (program.results[0].shape[-1] if program.results[0].shape else 1)
     cores = program.grid.num_cores
     if program.options.get("dim") is None:
         part = max(16, -(-wide // cores))

@@ -20,7 +20,6 @@ def _map_reason(reason: str, names: str) -> dict[str, str]:
 REASONS = {
     "ttnn.test_hang_device_operation": "It hangs the device on purpose, to test TT-NN's own time-outs.",
     "ttnn.transformer.exp_ring_joint_scaled_dot_product_attention": "An experimental twin of the joint ring form.",
-    "ttnn.transformer.ring_mla": "Ring attention over latent caches: not written yet.",
     **_map_reason(
         "Compiled twins of tt-metal's Python functions in moe_compute_utils, which run here: not written yet.",
         "add_shared_expert_weights get_weight_core_shard_maps get_weight_mem_configs prepare_w0_w1_tensor_for_moe_compute "
@@ -40,7 +39,7 @@ REASONS = {
     ),
     **_map_reason(
         "It moves tokens between chips while it computes: not written yet; all_to_all_dispatch and all_to_all_combine are.",
-        "deepseek_prefill.combine deepseek_prefill.dispatch deepseek_prefill.offset_cumsum ring_indexer_score_dsa",
+        "ring_indexer_score_dsa",
     ),
 }
 
@@ -49,7 +48,9 @@ UNCOMPARED = {
     "Compared with torch over algorithms, modes and meshes by tests/ccl.": (
         "all_broadcast all_gather all_reduce all_to_all_combine all_to_all_dispatch broadcast fused_rms_minimal "
         "mesh_partition point_to_point reduce_scatter reduce_to_root "
-        "transformer.ring_joint_scaled_dot_product_attention"
+        "transformer.ring_joint_scaled_dot_product_attention transformer.ring_mla "
+        "experimental.deepseek_prefill.combine experimental.deepseek_prefill.dispatch "
+        "experimental.deepseek_prefill.moe_padding_config experimental.deepseek_prefill.offset_cumsum"
     ),
     "They move values between host, device and files; compared by tests/tensor.": (
         "allocate_tensor_on_device allocate_tensor_on_host as_tensor copy_device_to_host_tensor "

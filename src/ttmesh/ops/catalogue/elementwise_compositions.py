@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
+from weakref import ref
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import require
@@ -48,16 +49,16 @@ def list_composed() -> frozenset[str]:
 class _Last:
     """The composition of the call that is planned: checks, specs and stages ask for it one after the other."""
 
-    call: Call | None = None
+    call: ref[Call] | None = None  # weak: a refused call must not keep its tensors
     composed: Composed | None = None
 
 
 def _compose_once(call: Call) -> Composed | None:
-    if _Last.call is not call:
+    if _Last.call is None or _Last.call() is not call:
         line = find_line(call) if can_compose(call) else None
-        _Last.call, _Last.composed = None, None
+        _Last.composed = None
         composed = None if line is None else compose(call, line)
-        _Last.call, _Last.composed = call, composed
+        _Last.call, _Last.composed = ref(call), composed
     return _Last.composed
 
 

@@ -141,7 +141,7 @@ fpu_rules: dict[str, FpuRule] = dict([
         "scaled_dot_product_attention scaled_dot_product_attention_decode paged_scaled_dot_product_attention_decode "
         "chunked_scaled_dot_product_attention joint_scaled_dot_product_attention windowed_scaled_dot_product_attention "
         "ring_distributed_scaled_dot_product_attention ring_joint_scaled_dot_product_attention "
-        "flash_mla_prefill chunked_flash_mla_prefill "
+        "ring_mla flash_mla_prefill chunked_flash_mla_prefill "
         "flash_multi_latent_attention_decode paged_flash_multi_latent_attention_decode sparse_sdpa sparse_sdpa_msa",
         _TRANSFORMER,
     ),

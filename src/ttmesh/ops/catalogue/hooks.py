@@ -1,4 +1,4 @@
-"""Hooks before and after every operation, and what TT-NN's comparison mode keeps."""
+"""Hooks before and after every operation."""
 
 from __future__ import annotations
 
@@ -29,6 +29,19 @@ class _PostHook(Watcher):
         self._hook(operation, args, kwargs, result)
 
 
+def run_hooked(operation: Any, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run a function of the program as an operation: with the hooks around it."""
+    hooks = observer.watchers
+    for hook in hooks:
+        if isinstance(hook, _PreHook):
+            hook.before_operation(operation, args, kwargs)
+    result = function(*args, **kwargs)
+    for hook in hooks:
+        if isinstance(hook, _PostHook):
+            hook.after_operation(operation, args, kwargs, result)
+    return result
+
+
 @contextmanager
 def _watch(watcher: Watcher) -> Iterator[None]:
     observer.add(watcher)
@@ -46,7 +59,3 @@ def register_pre_operation_hook(hook: PreHook) -> AbstractContextManager[None]:
 def register_post_operation_hook(hook: PostHook) -> AbstractContextManager[None]:
     """Call `hook(operation, args, kwargs, output)` after every operation inside the `with` block."""
     return _watch(_PostHook(hook))
-
-
-def reset_comparison_records_data() -> None:
-    """Comparison mode keeps no records, so there is never one to forget."""

@@ -125,12 +125,11 @@ _NORMS = (frozenset({FLOAT32, BFLOAT16, BFLOAT8_B}), "Input tensor must be FLOAT
 NORM: Mapping[str, InputRule] = {
     **dict.fromkeys(
         (
-            "ttnn.softmax_in_place", "ttnn.scale_mask_softmax", "ttnn.layer_norm", "ttnn.scale_mask_softmax_in_place",
-            "ttnn.scale_causal_mask_hw_dims_softmax_in_place",
+            "ttnn.softmax", "ttnn.softmax_in_place", "ttnn.scale_mask_softmax", "ttnn.layer_norm",
+            "ttnn.scale_mask_softmax_in_place", "ttnn.scale_causal_mask_hw_dims_softmax_in_place",
         ),
         InputRule(*_NORMS),
     ),
-    "ttnn.softmax": InputRule(*_NORMS, wrong_layout="Inputs to softmax must be tilized"),
     "ttnn.rms_norm": InputRule(
         *_NORMS, wrong_layout="ttnn::rms_norm does not support ROW_MAJOR input tensors. Use TILE layout."
     ),

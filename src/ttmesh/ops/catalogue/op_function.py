@@ -123,9 +123,9 @@ class OpFunction(Gate):
             watcher.before_operation(self, args, kwargs)
         try:
             result = self.call(args, kwargs, queue)
-        except BaseException:  # raised again, once watchers know
+        except BaseException as error:  # raised again, once watchers know
             for watcher in watchers:
-                watcher.after_failure(self)
+                watcher.after_failure(self, error)
             raise
         for watcher in watchers:
             watcher.after_operation(self, args, kwargs, result)

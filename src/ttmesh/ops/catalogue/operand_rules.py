@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ttmesh.base.dtypes import BufferType, DataType, Layout, TensorMemoryLayout
@@ -34,9 +34,12 @@ class OperandRule:
     expected: str
     fix: str
     is_format: bool = False  # a requirement of the format alone
+    sharded: bool | None = None  # only for calls whose input tensor is in shards, or is not
 
     def check(self, call: Call) -> None:
         """Raise for an operand that is given and not accepted."""
+        if self.sharded is not None and call["input_tensor"].spec.memory_config.is_sharded() is not self.sharded:
+            return
         for operand in self.operands:
             value = call[operand]
             if isinstance(value, Tensor):
@@ -48,7 +51,7 @@ def _found_dtype(spec: TensorSpec) -> str:
     return f"DataType::{spec.dtype.name}"
 
 
-def formats(operands: str, names: str, wrong: str) -> OperandRule:
+def formats(operands: str, names: str, wrong: str, *, unless_sharded: bool = False) -> OperandRule:
     """These formats alone."""
     allowed = frozenset(FORMATS[name] for name in names.split())
     expected = " or ".join(dtype.name.lower() for dtype in sorted(allowed, key=lambda dtype: dtype.name))
@@ -56,12 +59,24 @@ def formats(operands: str, names: str, wrong: str) -> OperandRule:
     return OperandRule(
         tuple(operands.split()),
         wrong,
-        lambda spec, _: spec.dtype in allowed,
+        lambda spec, _: spec.dtype in allowed or (unless_sharded and not spec.memory_config.interleaved),
         _found_dtype,
         expected,
         fix,
         is_format=True,
     )
+
+
+def equal_lengths() -> OperandRule:
+    """Queries and keys of causal attention have as many positions."""
+
+    def accepts(spec: TensorSpec, call: Call | Mapping[str, Any]) -> bool:
+        keys = call["input_tensor_k"]
+        return not call["is_causal"] or min(len(spec.shape), len(keys.shape)) < 3 or spec.shape[2] == keys.shape[2]
+
+    wrong = "Causal SDPA requires Q and K to have the same sequence length. Got Q: {}"
+    expected, fix = "equal lengths", "Pass is_causal=False."
+    return OperandRule(("input_tensor_q",), wrong, accepts, lambda spec: spec.shape[2], expected, fix)
 
 
 def tiles(operands: str, wrong: str) -> OperandRule:
@@ -132,6 +147,11 @@ def wide_destination(operands: str, wrong: str) -> OperandRule:
     fix = "Pass compute_kernel_config= with fp32_dest_acc_en=True."
     expected = "a 32-bit destination for float32"
     return OperandRule(tuple(operands.split()), wrong, accepts, _found_dtype, expected, fix, is_format=True)
+
+
+def only_for(rule: OperandRule, *, sharded: bool) -> OperandRule:
+    """The rule for calls whose first operand is in shards, or for the others: TT-NN has a program for each."""
+    return replace(rule, sharded=sharded, is_format=rule.is_format and not sharded)
 
 
 def check_operands(rules: Sequence[OperandRule], call: Call) -> None:

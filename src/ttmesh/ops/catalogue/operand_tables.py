@@ -6,10 +6,12 @@ from collections.abc import Mapping
 
 from ttmesh.ops.catalogue.operand_rules import (
     OperandRule,
+    equal_lengths,
     formats,
     in_dram,
     in_l1,
     memory,
+    only_for,
     row_major,
     tiles,
     wide_destination,
@@ -28,10 +30,13 @@ def _before_gather(name: str) -> tuple[OperandRule, ...]:
     return (
         tiles("input_tensor", "Only tilized inputs supported."),
         formats("input_tensor", _STATISTICS, "Input data format not supported."),
-        wide_destination(
-            "input_tensor",
-            f"{name}_pre_all_gather with Float32 input requires fp32_dest_acc_en=true in the compute kernel config; "
-            "otherwise precision is silently lost in the unpacker format conversion.",
+        only_for(
+            wide_destination(
+                "input_tensor",
+                f"{name}_pre_all_gather with Float32 input requires fp32_dest_acc_en=true in the compute kernel config; "
+                "otherwise precision is silently lost in the unpacker format conversion.",
+            ),
+            sharded=False,
         ),
     )
 
@@ -41,8 +46,12 @@ _AFTER_GATHER = (
     formats("input_tensor", _STATISTICS, "Input tensor must be BFLOAT16, BFLOAT8_B, or FLOAT32, got: {}"),
     tiles("stats", "Stats tensor must have TILE layout, got: {}"),
     formats("stats", _STATISTICS, "Stats tensor must be BFLOAT16, BFLOAT8_B, or FLOAT32, got: {}"),
-    wide_destination(
-        "input_tensor stats", "FLOAT32 input/stats require fp32_dest_acc_en=true in the compute kernel config."
+    only_for(formats("stats", "bf16", "Only bfloat16 is supported for stats"), sharded=True),
+    only_for(
+        wide_destination(
+            "input_tensor stats", "FLOAT32 input/stats require fp32_dest_acc_en=true in the compute kernel config."
+        ),
+        sharded=False,
     ),
     formats("weight", "bf16 f32", "Gamma tensor must be BFLOAT16 or FLOAT32, got: {}"),
     formats("bias", "bf16 f32", "Beta tensor must be BFLOAT16 or FLOAT32, got: {}"),
@@ -99,7 +108,45 @@ _FUSED_ROPE = tuple(
     )
 )
 
+_PAGED_CACHE = (
+    memory("cache_tensor cache_tensor1 cache_tensor2", "interleaved", "Only interleaved cache is supported"),
+    formats("page_table", "i32", "Expect page table to have datatype INT32", unless_sharded=True),
+    row_major("page_table", "Expect page table to have memory layout in ROW MAJOR"),
+    formats("update_idxs_tensor", "i32", "Expected update_idxs to have datatype INT32"),
+    row_major("update_idxs_tensor", "Expected update_idxs to have memory layout in ROW MAJOR"),
+)
+_PAGE_TABLE = (
+    row_major("page_table_tensor", "Page table must be row major"),
+    formats("page_table_tensor", "i32", "Page table must be int32"),
+)
+
+
+def _moreh(name: str, **operands: str) -> tuple[OperandRule, ...]:
+    """Operands in tiles of bfloat16, by parameter and TT-NN's name of it."""
+    return tuple(
+        rule
+        for parameter, shown in operands.items()
+        for rule in (
+            tiles(parameter, f"{name} {shown} only supports TILE layout."),
+            formats(parameter, "bf16", f"{name} {shown} only supports specific data types. [BFLOAT16] "),
+        )
+    )
+
+
 OPERAND_RULES: Mapping[str, tuple[OperandRule, ...]] = {
+    "ttnn.experimental.paged_update_cache": _PAGED_CACHE,
+    "ttnn.experimental.paged_fused_update_cache": _PAGED_CACHE,
+    "ttnn.moe_expert_token_remap": (
+        row_major("topk_tensor", "topk tensor must be in row major layout"),
+        row_major("expert_metadata_tensor", "Metadata tensor must be in row major layout"),
+    ),
+    "ttnn.experimental.nlp_concat_heads_boltz": (
+        tiles("input_tensor", "Input tensor layout must be TILE but got {}"),
+    ),
+    "ttnn.moreh_sgd": _moreh("moreh_sgd", param_in="params_in", grad="grad"),
+    "ttnn.moreh_linear": _moreh("moreh_matmul", input="input", weight="other"),
+    "ttnn.moreh_matmul": _moreh("moreh_matmul", input="input", other="other"),
+    "ttnn.tosa_gather": (formats("index", "u32 u16", "Index tensor must be of type UINT32 or UINT16. Got: {}"),),
     "ttnn.experimental.attn_matmul": _ATTN_MATMUL,
     "ttnn.experimental.attn_matmul_from_cache": _ATTN_MATMUL,
     "ttnn.experimental.group_attn_matmul": _ATTN_MATMUL,
@@ -149,11 +196,11 @@ OPERAND_RULES: Mapping[str, tuple[OperandRule, ...]] = {
     ),
     **dict.fromkeys(
         (
-            "ttnn.transformer.chunked_scaled_dot_product_attention",
-            "ttnn.transformer.flash_mla_prefill", "ttnn.transformer.chunked_flash_mla_prefill",
+            "ttnn.transformer.chunked_scaled_dot_product_attention", "ttnn.transformer.chunked_flash_mla_prefill",
         ),
-        _PREFILL,
+        (*_PREFILL, *_PAGE_TABLE),
     ),
+    "ttnn.transformer.flash_mla_prefill": (*_PREFILL, equal_lengths()),
     **dict.fromkeys(
         (
             "ttnn.transformer.scaled_dot_product_attention_decode",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ttmesh.base.errors import ShapeError
 from ttmesh.ops.catalogue.definition import composite
 from ttmesh.ops.creation.full import ones_like, zeros_like
 from ttmesh.ops.elementwise.binary import binary
@@ -66,12 +65,6 @@ def _zero_where(condition: Tensor, value: Tensor, memory_config: Memory) -> Tens
 @composite("ttnn.complex_tensor", golden=elementwise.complex_tensor)
 def complex_tensor(real: Tensor, imag: Tensor) -> ComplexTensor:
     """A complex tensor of a real and an imaginary tensor."""
-    if tuple(real.padded_shape) != tuple(imag.padded_shape):
-        raise ShapeError(
-            "Tensor shapes of real and imag should be identical",
-            expected=f"{real.shape!r} for imag, not {imag.shape!r}",
-            fix="Reshape one of the tensors.",
-        )
     return ComplexTensor((real, imag))
 
 

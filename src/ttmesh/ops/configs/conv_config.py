@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ttmesh.base.cores import CoreRangeSet
-from ttmesh.base.dtypes import DataType, Layout, PrintedEnum, TensorMemoryLayout
+from ttmesh.base.dtypes import DataType, Layout, PrintedEnum, ShardOrientation, TensorMemoryLayout
 from ttmesh.ops.configs.activations import Activation
 
 
@@ -28,6 +28,15 @@ class Op2DSliceType(PrintedEnum):
 Op2DL1Full = Conv2dL1Full = Op2DSliceType.L1_FULL
 Op2DDRAMSliceHeight = Conv2dDRAMSliceHeight = Op2DSliceType.DRAM_HEIGHT
 Op2DDRAMSliceWidth = Conv2dDRAMSliceWidth = Op2DSliceType.DRAM_WIDTH
+
+
+@dataclass(kw_only=True)
+class SlidingWindowParallelConfig:
+    """How the input of a convolution or pool is sharded: the cores, the scheme and the order."""
+
+    grid: CoreRangeSet
+    shard_scheme: TensorMemoryLayout
+    shard_orientation: ShardOrientation
 
 
 @dataclass

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ttmesh.base.errors import ShapeError
 from ttmesh.tensor.calls.operation import Call, SpecRule
 from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.spec.spec_checks import ShardMisfitError
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 # observed on TT-NN 0.81.1; the others (element-wise operations, slice, repeat, transpose …) choose cores and shards
@@ -58,4 +58,4 @@ def _check_shards_given(name: str, config: MemoryConfig | None) -> None:
     wrong = f"bad optional access: MemoryConfig must have Shard Spec specified for sharded memory layout; got {config}"
     if name in REDUCTIONS:
         wrong = f"Sharded memory layout {config.memory_layout} requires either nd_shard_spec or shard_spec"
-    raise ShapeError(wrong, expected="a shard_spec or nd_shard_spec", fix="Use create_sharded_memory_config.")
+    raise ShardMisfitError(wrong, expected="a shard_spec or nd_shard_spec", fix="Use create_sharded_memory_config.")

@@ -63,6 +63,7 @@ def check_binary(
             check_options(call)  # of an operation in place they come first
         if len(call.specs) > 1:
             check_tile_broadcast(*call.specs[:2])
+            _check_output_shape(call)
         if len(call.specs) == 1 and op_type not in TAKES_ANY_NUMBER:
             _check_number(call, name)
         if len(call.specs) == 1 and op_type == "POWER" and call.specs[0].dtype in BITS:
@@ -131,6 +132,15 @@ def _check_number(call: Call, name: str) -> None:
     )
     represented = number.is_integer() and lowest <= number <= highest
     require(represented, wrong, f"an integer from {lowest} to {highest}", "Convert the tensor with ttnn.typecast.")
+
+
+def _check_output_shape(call: Call) -> None:
+    """A given output has the shape to which the operands broadcast; TT-NN looks at it before formats."""
+    given = call.outputs[0] if call.outputs else None
+    shapes = [tuple(reversed(spec.shape)) for spec in call.specs[:2]]
+    pairs = list(zip_longest(*shapes, fillvalue=1))
+    if given is not None and all(a == b or 1 in (a, b) for a, b in pairs):
+        require_output_shape(given, [b if a == 1 else a for a, b in reversed(pairs)])
 
 
 def _check_shapes(call: Call) -> None:
@@ -227,18 +237,28 @@ def promoted_dtype(call: Call) -> DataType:
     return first
 
 
+def require_output_shape(given: Tensor, shape: Sequence[int]) -> None:
+    """Raise unless a given output has the result's shape; leading ones do not count, as in TT-NN."""
+    if _strip(given.shape) != _strip(shape):
+        raise ShapeError(
+            f"Shape of Output tensor {given.shape!r} provided does not match the broadcasted output shape "
+            f"Shape({list(shape)})",
+            expected="equal shapes",
+            fix="Allocate the output with the result's shape.",
+        )
+
+
+def _strip(shape: Sequence[int]) -> tuple[int, ...]:
+    first = next((i for i, extent in enumerate(shape) if extent != 1), len(shape))
+    return tuple(shape)[first:]
+
+
 def result_spec(call: Call, shape: Sequence[int], dtype: DataType) -> TensorSpec:
     """The output spec with the layout and memory that TT-NN chooses, or the spec of the given output tensor."""
     given = call.outputs[0] if call.outputs else None
     if given is not None:
-        if tuple(given.shape) != tuple(shape):
-            raise ShapeError(
-                f"Shape of Output tensor {given.shape!r} provided does not match the broadcasted output shape "
-                f"{list(shape)}",
-                expected="equal shapes",
-                fix="Allocate the output with the result's shape.",
-            )
-        return given.spec
+        require_output_shape(given, shape)
+        return given.spec if tuple(given.shape) == tuple(shape) else given.spec.with_shape(shape)
     layout = Layout.ROW_MAJOR if all(s.layout is Layout.ROW_MAJOR for s in call.specs) else Layout.TILE
     tiled = next((spec for spec in call.specs if spec.layout is Layout.TILE), None)
     return TensorSpec(

@@ -272,3 +272,16 @@ def masked_bincount(
 ) -> Tensor:
     expert_ids = [int(e) for e in input_tensor[:, :num_experts_per_token].flatten()]
     return torch.tensor([expert_ids.count(e) if expert_mask.flatten()[e] >= 0 else 0 for e in range(n_routed_experts)])
+
+
+def offset_cumsum(
+    input_tensor: Tensor, cluster_axis: int, num_links: int, experts_per_chip: int, *_: Any, **__: Any
+) -> tuple[Tensor, ...]:
+    """The histograms of all devices, [devices, experts] → their offsets, totals, regions, and the offsets again."""
+    totals = input_tensor.sum(0, keepdim=True)
+    regions = torch.zeros_like(totals)
+    for expert in range(totals.shape[1]):
+        if expert % experts_per_chip:
+            regions[0, expert] = regions[0, expert - 1] + math.ceil(int(totals[0, expert - 1]) / TILE) * TILE
+    offsets = torch.stack([input_tensor[:device].sum(0) for device in range(len(input_tensor))]) + regions
+    return offsets, totals, regions, offsets

@@ -193,6 +193,13 @@ def mla_prefill(
     return sdpa(input_tensor_q, input_tensor_k, values[..., :head_dim_v], **options)
 
 
+def ring_mla(
+    input_tensor_q: Tensor, input_tensor_kv: Tensor, *, head_dim_v: int, scale: float | None = None, **_: Any
+) -> Tensor:
+    """Causal attention over the sequences of all devices, in order."""
+    return sdpa(input_tensor_q, input_tensor_kv, input_tensor_kv[..., :head_dim_v], is_causal=True, scale=scale)
+
+
 def chunked_mla_prefill(
     input_tensor_q: Tensor,
     input_tensor_k: Tensor,

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ from ttmesh.mesh.device.mesh_device import MeshDevice, list_open_meshes
 from ttmesh.mesh.functions import distributed_context
 from ttmesh.mesh.queue.command_queue import Body, dispatch
 from ttmesh.ops.catalogue.definition import OpFunction
-from ttmesh.ops.graph import graph_report, python_io
+from ttmesh.ops.graph import comparison_records, graph_report, python_io
 from ttmesh.ops.graph.device_operations import (
     WITH_CIRCULAR_BUFFERS,
     name_device_operations,
@@ -72,7 +74,8 @@ class GraphRecorder(Watcher):
         self.devices: dict[int, dict[str, Any]] = {}  # the meshes that the capture saw, by id
         self.buffers_by_operation: dict[int, list[dict[str, Any]]] = {}  # by the counter of its start
         self.pages_by_address: dict[int, list[dict[str, Any]]] = {}
-        self._launched: list[Plan] = []  # whose device operations have not ended
+        self._operations: list[int] = []  # starts of the operations that did not return yet
+        self._launched: list[tuple[Plan, int]] = []  # whose device operations have not ended, with their starts
         self._add("capture_start", {})
         self.stack = [0]
         self._clock = time.perf_counter_ns()
@@ -149,15 +152,18 @@ class GraphRecorder(Watcher):
     def before_operation(self, operation: Gate, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Start the operation's function."""
         assert isinstance(operation, OpFunction), "watchers of calls see operations only"
+        self.start_call(operation.python_fully_qualified_name, args, kwargs)
+
+    def start_call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Start the function of a call, with what Python passed and its tensors."""
         arguments: dict[str, Any] = {**{str(i): value for i, value in enumerate(args)}, **kwargs}
         if self._records_python():
-            python_io.record_python_operation(operation.python_fully_qualified_name, args, kwargs)
-            self._python_records.append(python_io.records_of_module()[-1])
+            self._python_records.append(python_io.record_python_operation(name, args, kwargs))
         self._programs = _count_programs()
         self._inputs.append(list(tensors_in(arguments)))
         for tensor in self._inputs[-1]:
             self._complete(tensor)
-        self.function_start(operation.python_fully_qualified_name, [])
+        self._operations.append(self.function_start(name, []))
 
     def _add_inputs(self, start: int) -> None:
         """Add the tensors of the call, as inputs of the first function inside it."""
@@ -170,11 +176,16 @@ class GraphRecorder(Watcher):
 
     def after_operation(self, operation: Gate, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """End it, with its results."""
+        self.end_call(result)
+
+    def end_call(self, result: Any) -> None:
+        """End the function of the innermost call, with its results."""
         tensors = tensors_in({"result": result})
         if self._python_records:
             self._python_records.pop()["output_tensor_ids"] = [int(tensor.tensor_id) for tensor in tensors]
         for tensor in tensors:
             self._complete(tensor)
+        self._operations.pop()
         inputs, start = self._inputs[-1], self.stack[-1]
         if inputs and all(node["node_type"] != "function_start" for node in self.nodes[start + 1 :]):
             if any(_share_memory(one, tensor) for one in inputs for tensor in tensors):
@@ -185,12 +196,22 @@ class GraphRecorder(Watcher):
         end = self.function_end()
         self.nodes[end]["connections"] += [self._tensor(tensor) for tensor in tensors]
 
-    def after_failure(self, operation: Gate) -> None:
-        """Forget the record of a call that failed."""
+    def after_failure(self, operation: Gate, error: BaseException) -> None:
+        """End an operation that failed."""
+        self.abort_call(error)
+
+    def abort_call(self, error: BaseException) -> None:
+        """End the function of a call that failed and those inside it, and note why."""
         if self._python_records:
-            self._python_records.pop()
-        if self._inputs:
-            self._inputs.pop()
+            python_io.record_python_operation_error(self._python_records.pop(), type(error).__name__, str(error))
+        operation_start = self._operations.pop()
+        while self.stack[-1] > operation_start:
+            self.nodes[self.function_end()]["params"]["aborted"] = "true"
+        self._launched = [(plan, start) for plan, start in self._launched if start < operation_start]
+        if all(node["node_type"] != "function_start" for node in self.nodes[operation_start + 1 :]):
+            self._add_inputs(operation_start)
+        self._inputs.pop()
+        self.function_end()
 
     def before_transfer(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Start the function, and in it what brings values to the host."""
@@ -241,7 +262,7 @@ class GraphRecorder(Watcher):
                 if i:
                     self.function_end()
                 self._add_inputs(self.function_start(name, print_arguments(name, plan, launch)))
-            self._launched.append(plan)
+            self._launched.append((plan, self.stack[-1]))
         return body
 
     def after_run(self, step: Step) -> None:
@@ -250,7 +271,7 @@ class GraphRecorder(Watcher):
         mesh = next((tensor.device() for tensor in tensors_in({"result": step.result})), None)
         if mesh is not None and step.plan.program_count:
             self._add_program(mesh, name, step.plan.circular_buffer_bytes)
-        if self._launched and self._launched[-1] is step.plan:
+        if self._launched and self._launched[-1][0] is step.plan:
             self._launched.pop()
             self.function_end()
 
@@ -442,6 +463,7 @@ def end_graph_capture_to_file(report_path: str | Path) -> list[Node]:
             "world_size": int(distributed_context.distributed_context_get_size()) if ranks else 1,
         },
     }
+    report |= graph_report.describe_topology()
     meshes = recorder.meshes()
     if graph_report.is_detailed_buffer_tracing_enabled() and meshes:
         report["buffer_pages"] = [page for mesh in meshes for page in graph_report.list_buffer_pages(mesh)]
@@ -451,7 +473,32 @@ def end_graph_capture_to_file(report_path: str | Path) -> list[Node]:
         report["buffer_pages_by_address"] = recorder.pages_by_address
     write_file(report_path, json.dumps(report))
     python_io.write_sidecar(report_path)
+    comparison_records.hand_over_comparison_records(report_path)
     return nodes
+
+
+@contextmanager
+def record_function(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Callable[[Any], None]]:
+    """A function of the program as a function of the active captures; gives what takes its result."""
+    recorders = list(_active)
+    if not recorders:
+        yield _forget
+        return
+    for recorder in recorders:
+        recorder.start_call(name, args, kwargs)
+    results: list[Any] = []
+    try:
+        yield results.append
+    except BaseException as error:  # raised again, once captures know
+        for recorder in recorders:
+            recorder.abort_call(error)
+        raise
+    for recorder in recorders:
+        recorder.end_call(results[0] if results else None)
+
+
+def _forget(result: Any) -> None:
+    """Nothing is captured."""
 
 
 def is_graph_capture_active() -> bool:

@@ -18,6 +18,7 @@ from typing import Any
 
 from ttmesh.base.dtypes import BufferType
 from ttmesh.base.errors import MeshError
+from ttmesh.base.signals import signals
 from ttmesh.tensor.spec.shape import Shape
 
 Node = dict[str, Any]
@@ -277,6 +278,9 @@ def visualize(captured_graph: Graph, *, file_name: str | Path | None = None) -> 
             )
         subprocess.run([dot, f"-T{path.suffix[1:] or 'svg'}", "-o", str(path)], input=text.encode(), check=True)
     return text
+
+
+signals.provide("graph drawing", lambda: visualize)
 
 
 def _format_edges(graph: Graph) -> Iterable[str]:

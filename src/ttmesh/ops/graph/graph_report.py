@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
-from ttmesh.base.dtypes import BufferType
+import yaml
+
+from ttmesh.chip.catalogue import current_system
 from ttmesh.chip.cells import Cell
+from ttmesh.chip.cluster_descriptor import describe_cluster
 from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.mesh.functions.device_info import get_device_info
 from ttmesh.mesh.functions.memory_reports import BufferPageInfo, list_pages
 
 
@@ -32,31 +37,27 @@ def is_detailed_buffer_tracing_enabled() -> bool:
 
 
 def describe_device(mesh: MeshDevice) -> dict[str, Any]:
-    """A mesh with the keys of TT-NN's reports; ttmesh has no storage cores, and one bank is one core's L1."""
-    grid, banks = mesh.compute_with_storage_grid_size(), mesh.heap.map.banks[BufferType.L1]
-    cores, worker_bytes = grid.x * grid.y, mesh.heap.map.l1_bytes
+    """A mesh with the keys of TT-NN's reports."""
     return {
         "device_id": mesh.id(),
-        "num_y_cores": grid.y,
-        "num_x_cores": grid.x,
-        "num_y_compute_cores": grid.y,
-        "num_x_compute_cores": grid.x,
-        "worker_l1_size": worker_bytes,
-        "l1_num_banks": banks.count,
-        "l1_bank_size": banks.size,
-        "address_at_first_l1_bank": 0,
-        "address_at_first_l1_cb_buffer": banks.start,
-        "num_banks_per_storage_core": worker_bytes // banks.size if banks.size else 0,
-        "num_compute_cores": cores,
-        "num_storage_cores": 0,
-        "total_l1_memory": cores * worker_bytes,
-        "total_l1_for_tensors": 0,
-        "total_l1_for_interleaved_buffers": cores * banks.size,
-        "total_l1_for_sharded_buffers": cores * banks.size,
-        "cb_limit": worker_bytes - banks.start,
+        **asdict(get_device_info(mesh)),
         "arch": mesh.arch().name,
         "num_dram_channels": mesh.chip.dram_banks,
         "dram_size_per_channel": mesh.chip.dram_view_bytes,
+    }
+
+
+def describe_topology() -> dict[str, str]:
+    """The system as reports carry it: of these files ttnn-visualizer draws its Topology page."""
+    files = describe_cluster(current_system())
+    names = {
+        "cluster_descriptor": "cluster_descriptor.yaml",
+        "mesh_coordinate_mapping": "physical_chip_mesh_coordinate_mapping.yaml",
+    }
+    return {
+        key: yaml.safe_dump(files[name], default_flow_style=None, sort_keys=False)
+        for key, name in names.items()
+        if name in files
     }
 
 

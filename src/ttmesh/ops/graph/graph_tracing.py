@@ -101,7 +101,7 @@ class GraphTracer(Watcher):
         """What follows is called by the operation."""
         self._inside += 1
 
-    def after_failure(self, operation: Gate) -> None:
+    def after_failure(self, operation: Gate, error: BaseException) -> None:
         """The operation is over."""
         self._inside -= 1
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ttmesh.base.atomic_files import write_file
+from ttmesh.ops.graph.comparison_records import reset_comparison_records_data
 from ttmesh.tensor.calls.launch_op import tensors_in
 from ttmesh.tensor.tensor import Tensor
 
@@ -80,6 +81,7 @@ def _configure_python_stack_traces_for_outer_graph_capture(ttnn_module: Any) -> 
 def begin_outermost_capture(ttnn_module: Any) -> None:
     """A capture begins and no other is open: earlier records go."""
     global _python_io_data
+    reset_comparison_records_data()
     _python_io_data = []
     module = sys.modules.get(MODULE)
     if module is not None:
@@ -95,17 +97,34 @@ def end_outermost_capture() -> None:
         _Switches.traces = _Switches.traces_for_capture = False
 
 
-def record_python_operation(name: str, function_args: tuple[Any, ...], function_kwargs: dict[str, Any]) -> None:
-    """Record a call: its arguments as text, its tensors by id."""
+def append_python_io_record(name: str) -> PythonRecord:
+    """Start the record of a call; records and calls of one name are matched in order."""
+    record: PythonRecord = {"name": name, "arguments": {}, "input_tensor_ids": []}
+    records_of_module().append(record)
+    return record
+
+
+def record_python_operation(
+    name: str,
+    function_args: tuple[Any, ...],
+    function_kwargs: dict[str, Any],
+    *,
+    record: PythonRecord | None = None,
+) -> PythonRecord:
+    """Record a call, in the record given or a new one: its arguments as text, its tensors by id."""
+    record = append_python_io_record(name) if record is None else record
     arguments = {**function_kwargs, **{str(i): value for i, value in enumerate(function_args)}}
-    record: PythonRecord = {
-        "name": name,
-        "arguments": {key: _safe_arg_str(value) for key, value in arguments.items()},
-        "input_tensor_ids": list_tensor_ids({**dict(enumerate(function_args)), **function_kwargs}),
-    }
+    record["arguments"] = {key: _safe_arg_str(value) for key, value in arguments.items()}
+    record["input_tensor_ids"] = list_tensor_ids({**dict(enumerate(function_args)), **function_kwargs})
     if _Switches.traces:
         record["python_stack_trace"] = _describe_stack()
-    records_of_module().append(record)
+    return record
+
+
+def record_python_operation_error(record: PythonRecord | None, error_type: str, error_message: str) -> None:
+    """Note the error that ended a call, unless one is noted."""
+    if record is not None:
+        record.setdefault("error", {"type": error_type, "message": error_message})
 
 
 def store_output_tensor_ids(output_tensor_ids: list[int]) -> None:

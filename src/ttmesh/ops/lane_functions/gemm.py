@@ -8,6 +8,7 @@ from math import prod
 import torch
 
 from ttmesh.chip.numerics import fpu, ideal_matmul
+from ttmesh.chip.numerics.exact_matmul import batch_shape
 
 # Below this many multiplications oneDNN's call costs more than it saves over MKL (benchmarks of both on 2 cores).
 LARGE = 1 << 22
@@ -69,15 +70,29 @@ def _multiply_batches(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return rows.reshape(*a.shape[:-1], b.shape[-1])
     merged_dims = [i for i in shared_dims if a.shape[i] != 1]
     if not merged_dims:
-        return torch.matmul(a, b)
+        return _multiply_each(a, b)
     batch_dims = [i for i in range(a.dim() - 2) if i not in merged_dims]
     order = [*batch_dims, *merged_dims, a.dim() - 2, a.dim() - 1]
     permuted = a.permute(order)  # only A is copied, never the expanded B
     large_a = permuted.reshape(*(a.shape[i] for i in batch_dims), -1, a.shape[-1])
     weights = b.reshape(*(b.shape[i] for i in batch_dims), *b.shape[-2:])
-    result = torch.matmul(large_a, weights)
+    result = _multiply_each(large_a, weights)
     lengths = [*result.shape[: len(batch_dims)], *(a.shape[i] for i in merged_dims), a.shape[-2], b.shape[-1]]
     return result.reshape(lengths).permute(_invert_permutation(order))
+
+
+def _multiply_each(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """A matmul per batch; large float32 ones with oneDNN, one after the other."""
+    rows, depth = a.shape[-2:]
+    columns = b.shape[-1]
+    if rows * depth * columns < LARGE or not _takes_one_dnn(a, b):
+        return torch.matmul(a, b)
+    batch = batch_shape(a, b)
+    result = torch.empty(*batch, rows, columns, dtype=a.dtype, device=a.device)
+    lefts, rights = a.expand(*batch, rows, depth).flatten(0, -3), b.expand(*batch, depth, columns).flatten(0, -3)
+    for left, right, out in zip(lefts, rights, result.view(-1, rows, columns), strict=True):
+        out.copy_(multiply_matrices(left, right))
+    return result
 
 
 def _invert_permutation(order: Sequence[int]) -> list[int]:
@@ -89,13 +104,16 @@ def _invert_permutation(order: Sequence[int]) -> list[int]:
 
 def multiply_matrices(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Multiply two matrices; large float32 ones with oneDNN."""
-    if (
-        _linear_pointwise is None
-        or a.dtype is not torch.float32
-        or a.device.type != "cpu"
-        or a.numel() * b.shape[-1] < LARGE
-        or prod(b.shape) == 0
-        or (torch.is_grad_enabled() and (a.requires_grad or b.requires_grad))
-    ):
+    if _linear_pointwise is None or a.numel() * b.shape[-1] < LARGE or not _takes_one_dnn(a, b):
         return torch.mm(a, b)
     return _linear_pointwise(a, b.t(), None, "none", [], "")
+
+
+def _takes_one_dnn(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return (
+        _linear_pointwise is not None
+        and a.dtype is torch.float32
+        and a.device.type == "cpu"
+        and prod(b.shape) > 0
+        and not (torch.is_grad_enabled() and (a.requires_grad or b.requires_grad))
+    )

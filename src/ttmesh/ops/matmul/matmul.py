@@ -28,7 +28,7 @@ from ttmesh.ops.matmul.matmul_rules import (
     output_tile,
     shape_of,
 )
-from ttmesh.ops.stages.matmul_stages import addmm_stages, matmul_stages
+from ttmesh.ops.matmul.matmul_stages import addmm_stages, matmul_stages
 from ttmesh.tensor import operators
 from ttmesh.tensor.calls.operation import Call, Case
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig

@@ -114,16 +114,16 @@ def _blocks_of_sharded(case: MatmulCase) -> MatmulBlocks:
     if case.batch_b > 1:
         return MatmulBlocks(width, height, case.n, height, case.n, by_rows=True)
     if memory.memory_layout is TensorMemoryLayout.HEIGHT_SHARDED:
-        return _fit_blocks(case, height, case.n, case.k, by_rows=True)
+        return fit_blocks(case, height, case.n, case.k, by_rows=True)
     grid = memory.shard_spec.grid.bounding_box().grid_size()
     if memory.memory_layout is TensorMemoryLayout.BLOCK_SHARDED and grid.x > 1 and grid.y > 1:
         depth = gcd(width, case.k) if case.k // width in (grid.x, grid.y) else 1
         across, down = (
             (grid.y, grid.x) if memory.shard_spec.orientation is ShardOrientation.COL_MAJOR else (grid.x, grid.y)
         )
-        return _fit_blocks(case, div_up(case.batch_a * case.m, down), div_up(case.n, across), depth)
+        return fit_blocks(case, div_up(case.batch_a * case.m, down), div_up(case.n, across), depth)
     cores = memory.shard_spec.num_cores()
-    return _fit_blocks(case, case.batch_a * case.m, div_up(case.n, cores), gcd(width, case.k))
+    return fit_blocks(case, case.batch_a * case.m, div_up(case.n, cores), gcd(width, case.k))
 
 
 def _blocks_of_core_grid(case: MatmulCase, grid: CoreGrid) -> MatmulBlocks | None:
@@ -133,10 +133,10 @@ def _blocks_of_core_grid(case: MatmulCase, grid: CoreGrid) -> MatmulBlocks | Non
         return _blocks_of_interleaved(case, CoreCoord(grid.x, grid.y))
     height, width, cores = case.batch_a * case.m, case.n, grid.x * grid.y
     if _is_narrow(height, width, all_dram=False) or 1 in (case.k, case.m, case.n):
-        depth, tall = _divisor(case.k, div_up(case.k, cores)), height > width
+        depth, tall = largest_divisor(case.k, div_up(case.k, cores)), height > width
         down, across = (div_up(height, cores), width) if tall else (height, div_up(width, cores))
-        return _fit_blocks(case, down, across, depth, by_rows=tall)
-    return _fit_blocks(case, div_up(height, grid.y), div_up(width, grid.x), _divisor(case.k, 4))
+        return fit_blocks(case, down, across, depth, by_rows=tall)
+    return fit_blocks(case, div_up(height, grid.y), div_up(width, grid.x), largest_divisor(case.k, 4))
 
 
 def _blocks_of_interleaved(case: MatmulCase, grid: CoreCoord) -> MatmulBlocks | None:
@@ -147,11 +147,11 @@ def _blocks_of_interleaved(case: MatmulCase, grid: CoreCoord) -> MatmulBlocks | 
     one_a = case.batch_a == 1 and case.batch_b > 1
     if interleaved and (_is_narrow(case.m, case.n, all_dram=all_dram) or one_a):
         if case.n > case.m and not one_a:
-            return _fit_blocks(case, case.m, div_up(case.n, cores), two)
-        return _fit_blocks(case, div_up(case.m, cores), case.n, two, by_rows=True)
+            return fit_blocks(case, case.m, div_up(case.n, cores), two)
+        return fit_blocks(case, div_up(case.m, cores), case.n, two, by_rows=True)
     if interleaved and all_dram:
         preferred = case.k // grid.x if case.k % grid.x == 0 else 1
-        return _fit_blocks(case, div_up(case.m, grid.y), div_up(case.n, grid.x), preferred, adjusts_depth=True)
+        return fit_blocks(case, div_up(case.m, grid.y), div_up(case.n, grid.x), preferred, adjusts_depth=True)
     factor = LARGEST_FACTOR
     while factor > 1 and not case.fits(factor, factor, 2):
         factor //= 2
@@ -162,9 +162,9 @@ def _blocks_of_interleaved(case: MatmulCase, grid: CoreCoord) -> MatmulBlocks | 
         return None
     layout = case.out.memory_layout
     if (blocks_down == 1 and several_blocks) or layout is TensorMemoryLayout.WIDTH_SHARDED:
-        return _fit_blocks(case, case.m, div_up(case.n, cores), two)
+        return fit_blocks(case, case.m, div_up(case.n, cores), two)
     if (blocks_across == 1 and several_blocks) or layout is TensorMemoryLayout.HEIGHT_SHARDED:
-        return _fit_blocks(case, div_up(case.m, cores), case.n, two, by_rows=True)
+        return fit_blocks(case, div_up(case.m, cores), case.n, two, by_rows=True)
     return MatmulBlocks(two, factor, factor, factor, factor)
 
 
@@ -174,12 +174,12 @@ def _is_narrow(height: int, width: int, *, all_dram: bool) -> bool:
     return all_dram and min(height, width) <= 1
 
 
-def _divisor(number: int, most: int) -> int:
+def largest_divisor(number: int, most: int) -> int:
     """The largest divisor up to `most`."""
     return next(size for size in range(min(most, number), 0, -1) if number % size == 0)
 
 
-def _fit_blocks(
+def fit_blocks(
     case: MatmulCase, m: int, n: int, depth: int, *, by_rows: bool = False, adjusts_depth: bool = False
 ) -> MatmulBlocks:
     """The largest block of the result that fits; K is divided further only where it is adjusted."""

@@ -190,7 +190,7 @@ def output_shards(
         return requested
     if one_dimensional and (line_layout := _line_layout(requested)) is not None:
         return MemoryConfig(line_layout, requested.buffer_type, requested.shard_spec)
-    rows = e.m * e.batch
+    rows = e.m * (e.batch if getattr(config, "fuse_batch", True) else 1)
     blocks_down, blocks_across = div_up(rows, config.per_core_M), div_up(e.n, config.per_core_N)
     shard = config.per_core_M * e.tile_height, config.per_core_N * e.tile_width
     orientation = ShardOrientation.ROW_MAJOR

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 from ttmesh.base.core_work import num_cores_to_corerangeset
 from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
-from ttmesh.base.dtypes import BufferType, Layout, TensorMemoryLayout
+from ttmesh.base.dtypes import BufferType, DataType, Layout, TensorMemoryLayout
 from ttmesh.base.errors import ShapeError, require
 from ttmesh.chip.formats.tiles import Tile, tile_bytes
 from ttmesh.ops.catalogue.checks import require_dtype
@@ -18,6 +19,8 @@ from ttmesh.ops.configs.activations import as_unary
 from ttmesh.ops.configs.matmul_program_configs import MatmulMultiCoreReuseMultiCast1DProgramConfig, ProgramConfig
 from ttmesh.ops.matmul.dram_sharded_checks import check_dram_shards
 from ttmesh.ops.matmul.matmul_blocks import MatmulCase
+from ttmesh.ops.matmul.matmul_choice import choose_config
+from ttmesh.ops.matmul.matmul_choice_checks import check_grid, check_operands
 from ttmesh.ops.matmul.matmul_memory import check_blocks, circular_buffer_bytes, extents, output_shards
 from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.calls.program_buffers import find_free_l1
@@ -55,6 +58,17 @@ def check_matmul(call: Call) -> None:
         "fused_activation= in the program config",
         "Put the activation into the program config.",
     )
+    config = find_config(call)
+    front = b[: max(len(b) - len(a), 0)]
+    wrong = "When in1 rank greater than in0 rank front dimensions need to be 1"
+    require(
+        len(a) == 1 or all(extent == 1 for extent in front),
+        wrong,
+        "leading ones",
+        "Broadcast the first operand with ttnn.repeat.",
+    )
+    if min(len(a), len(b)) > 1 and (not call.outputs or call.outputs[0] is None):
+        _result_spec(call, _result_shape(a, b), config)  # its shards are checked as they are made
     for name, spec in (("a", spec_a), ("b", spec_b)):
         wrong = f"Inputs to matmul must be tilized: input tensor {name} has {spec.layout}"
         require(spec.layout is Layout.TILE, wrong, "TILE_LAYOUT", "Convert it with ttnn.to_layout.")
@@ -66,49 +80,64 @@ def check_matmul(call: Call) -> None:
         f"width={a[-1]} height={depth}"
     )
     require(a[-1] == depth, wrong, f"{a[-1]} rows in the second", "Reshape it to as many rows.")
-    front = b[: max(len(b) - len(a), 0)]
-    wrong = "When in1 rank greater than in0 rank front dimensions need to be 1"
-    require(
-        len(a) == 1 or all(extent == 1 for extent in front),
-        wrong,
-        "leading ones",
-        "Broadcast the first operand with ttnn.repeat.",
-    )
-    batch_a, batch_b = a[:-2], b[:-2][-max(len(a) - 2, 0) :] if len(a) > 2 else ()
-    pairs = zip(reversed(batch_a), reversed(batch_b), strict=False)
-    wrong = (
-        "bmm (non-bcast matmul) expects input tensors of shapes BCMK*BCKN=BCMN or equivalent, got "
-        f"{list(a)} and {list(b)}"
-    )
-    require(
-        all(y in (1, x) or x == 1 for x, y in pairs),
-        wrong,
-        "equal batches, or a batch of 1",
-        "Repeat one operand with ttnn.repeat.",
-    )
-    memory: MemoryConfig | None = call["memory_config"]
-    if call["program_config"] is None and memory is not None:
-        _check_line_of_cores(memory, prod(b[:-2]))
+    case = None if config is None or min(len(a), len(b)) < 2 else make_case(call)
+    chosen = case is not None and call["program_config"] is None
+    if chosen and case is not None and config is not None:
+        check_grid(config, case)  # type: ignore[arg-type]
+    _check_batches(call, a, b, config)
+    if chosen and case is not None and config is not None:
+        check_operands(config, case)  # type: ignore[arg-type]
     if min(len(a), len(b)) > 1:
         e, given = extents(spec_a, spec_b, call["transpose_a"], call["transpose_b"]), call["optional_output_tensor"]
         check_blocks(call["program_config"], e)
-        if memory is None and given is not None:
-            memory = given.spec.memory_config
+        memory = call["memory_config"] or (None if given is None else given.spec.memory_config)
         check_dram_shards(call["program_config"], spec_a, spec_b, e.m, e.k, memory)
 
 
-def _check_line_of_cores(memory: MemoryConfig, batches: int) -> None:
-    if memory.memory_layout is not TensorMemoryLayout.BLOCK_SHARDED or memory.shard_spec is None:
+def find_config(call: Call) -> ProgramConfig | None:
+    """The program config of the call, or the one that TT-NN chooses; None for vectors and unusual tiles."""
+    if call["program_config"] is not None:
+        config: ProgramConfig = call["program_config"]
+        return config
+    a, b = call.specs[:2]
+    memories = (a.memory_config, b.memory_config)
+    if (
+        min(len(a.shape), len(b.shape)) < 2
+        or 0 in (*a.shape, *b.shape)
+        or {a.tile.tile_shape, b.tile.tile_shape} != {(32, 32)}
+        or any(memory.nd_shard_spec is not None and memory.shard_spec is None for memory in memories)
+        or any(memory.is_sharded() and not memory.is_l1() for memory in memories)
+    ):
+        return None
+    return choose_config(make_case(call), activation=call["activation"] not in (None, ""))
+
+
+def _result_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    batch = [*b[: max(len(b) - len(a), 0)], *a[:-2]]
+    if len(a) == len(b):
+        batch = [y if x == 1 else x for x, y in zip(a[:-2], b[:-2], strict=True)]
+    return (*batch, a[-2], b[-1])
+
+
+def _check_batches(call: Call, a: tuple[int, ...], b: tuple[int, ...], config: ProgramConfig | None) -> None:
+    """Refuse batches that do not match: B has one matrix, or as many as A."""
+    if prod(b[:-2]) == 1 or len(a) == 1:
         return
-    box = memory.shard_spec.grid.bounding_box()
-    extents = box.end.x - box.start.x + 1, box.end.y - box.start.y + 1
-    wrong = (
-        "BLOCK_SHARDED output on a 1D grid (single row or column of cores) is not supported when both input tensors are "
-        "batched. Either use HEIGHT_SHARDED/WIDTH_SHARDED explicitly, use a 2D core grid for BLOCK_SHARDED, or ensure the "
-        "second input tensor (B) has batch size 1. See GitHub issue #32306 for details."
+    ranks = f"a_shape rank: {len(a)} vs b_shape rank: {len(b)}"
+    wrong = f"Batched (non-bcast) matmul requires inputs of the same rank, got {ranks}"
+    require(len(a) == len(b), wrong, "equal ranks", "Reshape one operand.")
+    sharded = any(spec.memory_config.is_sharded() for spec in call.specs[:2])
+    reuses = config is None or (
+        isinstance(config, MatmulMultiCoreReuseMultiCast1DProgramConfig)
+        and not (config.fuse_batch or config.fused_activation is not None or config.mcast_in0)
     )
-    fits = batches == 1 or min(extents) > 1 or max(extents) == 1
-    require(fits, wrong, "a grid of two dims", "Use HEIGHT_SHARDED or WIDTH_SHARDED.")
+    broadcasts = reuses and prod(a[:-2]) == 1 and not sharded
+    for dim, (x, y) in enumerate(zip(a[:-2], b[:-2], strict=True)):
+        wrong = (
+            "bmm (non-bcast matmul) expects input tensors of shapes BCMK*BCKN=BCMN or batch dimension "
+            f"{dim} mismatch: a={x} vs b={y}"
+        )
+        require(x == y or (x == 1 and broadcasts), wrong, "equal batches, or a batch of 1", "Use ttnn.repeat.")
 
 
 def matmul_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
@@ -117,9 +146,12 @@ def matmul_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     shape = inferred[0][0]
     if given is not None:
         return [given_spec(given, shape)]
+    return [_result_spec(call, shape, find_config(call))]
+
+
+def _result_spec(call: Call, shape: Sequence[int], config: ProgramConfig | None) -> TensorSpec:
     a, b = call.specs[:2]
     dtype = call["dtype"] or a.dtype
-    config: ProgramConfig | None = call["program_config"]
     memory: MemoryConfig = call["memory_config"] or DRAM_MEMORY_CONFIG
     untilize = isinstance(config, MatmulMultiCoreReuseMultiCast1DProgramConfig) and config.untilize_out
     layout = Layout.ROW_MAJOR if untilize else Layout.TILE
@@ -131,7 +163,7 @@ def matmul_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
             memory = output_shards(config, memory, e, a.memory_config, grid)
         if memory.shard_spec is None and memory.nd_shard_spec is None:
             memory = shards_over_grid(memory, TensorSpec(shape, dtype, layout, tile=tile), call)
-    return [TensorSpec(shape, dtype, layout, tile=tile, memory_config=memory)]
+    return TensorSpec(shape, dtype, layout, tile=tile, memory_config=memory)
 
 
 def shards_over_grid(memory: MemoryConfig, spec: TensorSpec, call: Call) -> MemoryConfig:
@@ -177,28 +209,34 @@ def given_spec(given: Tensor, shape: Sequence[int]) -> TensorSpec:
 
 def circular_buffers(call: Call) -> int:
     """Bytes of L1 per core that the matmul's program takes."""
-    a, b = call.specs[:2]
-    if min(len(a.shape), len(b.shape)) < 2:
+    if min(len(spec.shape) for spec in call.specs[:2]) < 2:
         return 0
+    kernel, bias = call["compute_kernel_config"], call["bias"]
+    bias_spec = bias.spec if isinstance(bias, Tensor) else None
+    case = replace(make_case(call), fp32_dest=kernel is not None and kernel.fp32_dest_acc_en)
+    banks = call.mesh.heap.map.banks[BufferType.DRAM].count
+    return circular_buffer_bytes(call["program_config"], case, bias_spec, kernel, banks=banks)
+
+
+def make_case(call: Call) -> MatmulCase:
+    """What TT-NN's choice of a program depends on."""
+    a, b = call.specs[:2]
     given = call.outputs[0] if call.outputs else None
     memory = given.memory_config() if given is not None else call["memory_config"] or DRAM_MEMORY_CONFIG
     kernel, bias = call["compute_kernel_config"], call["bias"]
-    bias_spec = bias.spec if isinstance(bias, Tensor) else None
     shards = memory.shard_spec if memory.is_l1() and given is None else None
     dtype = given.dtype if given is not None else call["dtype"] or a.dtype
     held = 0 if shards is None else prod(div_up(extent, 32) for extent in shards.shape) * tile_bytes(dtype, a.tile)
-    case = MatmulCase(
+    return MatmulCase(
         a,
         b,
         bool(call["transpose_a"]),
         bool(call["transpose_b"]),
         memory,
         dtype,
-        kernel is not None and kernel.fp32_dest_acc_en,
-        None if bias_spec is None else bias_spec.dtype,
+        dtype is DataType.FLOAT32 if kernel is None else kernel.fp32_dest_acc_en,
+        bias.spec.dtype if isinstance(bias, Tensor) else None,
         call["core_grid"],
         call.mesh.compute_with_storage_grid_size(),
         find_free_l1(call.mesh) - held,  # TT-NN chooses blocks once the result is allocated
     )
-    banks = call.mesh.heap.map.banks[BufferType.DRAM].count
-    return circular_buffer_bytes(call["program_config"], case, bias_spec, kernel, banks=banks)

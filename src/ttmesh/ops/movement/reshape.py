@@ -136,7 +136,10 @@ def reshape_tensor(
     if tensor.device() is None and view_spec is not None:
         return make_view(tensor, view_spec)
     config = memory_config or spec.memory_config
-    if view_spec is not None and prod(target) == volume and is_view(spec, target, config):
+    if view_spec is not None and is_view(spec, target, config):
+        wrong = "MeshBuffer must be large enough to hold the tensor."
+        fits = view_spec.packed_size_bytes <= spec.packed_size_bytes
+        require(fits, wrong, "no more bytes than the tensor has", "Check the volume of the shape.")
         return make_view(tensor, view_spec)
     if prod(target) != volume:
         extents = target if padded is None else padded

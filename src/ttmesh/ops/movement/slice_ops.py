@@ -309,6 +309,13 @@ def _check_narrow(call: Call) -> None:
     )
     leads = all(extent == 1 for extent in spec.padded_shape[: position % rank])
     require(leads or not in_dram, wrong, "the first dim that is not 1", "Use ttnn.slice.")
+    wrong = (
+        "Narrowing for the given tensor configuration is not yet implemented.Supported: DRAM INTERLEAVED tensors on first "
+        "non-trivial dimension, L1 sharded tensors with restrictions"
+    )
+    changes = length != extent
+    taken = in_dram or not spec.memory_config.interleaved or not changes
+    require(taken, wrong, "a tensor in DRAM or in shards", "Use ttnn.slice.")
 
 
 def _narrow_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:

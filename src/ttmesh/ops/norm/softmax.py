@@ -13,10 +13,12 @@ from ttmesh.base.errors import MeshError, require
 from ttmesh.ops.catalogue.checks import require_tiles
 from ttmesh.ops.catalogue.definition import OpFunction, composite, op
 from ttmesh.ops.catalogue.device_programs import like_written
+from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import reduction as goldens
 from ttmesh.ops.lane_functions.fpu_rows import take_softmax
 from ttmesh.ops.lane_functions.lane_broadcast import common_mesh_dims
 from ttmesh.ops.norm.softmax_rules import check_masked, check_masked_by_rows, check_masked_in_place
+from ttmesh.ops.stages.conversion_stages import tilized_input_stages
 from ttmesh.tensor import operators
 from ttmesh.tensor.calls.lane_calls import Lane
 from ttmesh.tensor.calls.operation import Call, Case
@@ -34,7 +36,18 @@ def _check_softmax(call: Call) -> None:
         raise MeshError(
             f"Dimension out of range. Dim: {dim}", expected=f"{-rank} to {rank - 1}", fix="Choose a dim of the input."
         )
-    _check_mask(call)
+    if call.name != "ttnn.softmax" or not _tilizes_rows(call):
+        _check_mask(call)
+
+
+def _tilizes_rows(call: Call) -> bool:
+    """Whether rows are tilized first: TT-NN's program for the last of four dims does that."""
+    rank, dim = len(call.specs[0].shape), call["dim"]
+    return rank == 4 and (dim is None or dim % rank == rank - 1) and call.specs[0].memory_config.interleaved
+
+
+def _softmax_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    return [make_output_spec(call, inferred[0][0], layout=Layout.TILE)]
 
 
 def _check_mask(call: Call) -> None:
@@ -62,7 +75,14 @@ def _specialise_softmax(case: Case) -> Lane | None:
     )
 
 
-@op("ttnn.softmax", golden=goldens.softmax, check=_check_softmax, specialise=_specialise_softmax)
+@op(
+    "ttnn.softmax",
+    golden=goldens.softmax,
+    out=_softmax_spec,
+    check=_check_softmax,
+    stages=tilized_input_stages,
+    specialise=_specialise_softmax,
+)
 def softmax(input_tensor: Lanes, dim: int | None, lane_axes: int) -> Lanes:
     """Exponentials that sum to 1 along a dim."""
     return _compute_softmax(input_tensor, -1 if dim is None else dim, lane_axes)

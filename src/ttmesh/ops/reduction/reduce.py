@@ -148,13 +148,19 @@ def _product(
 
 
 def _stays_row_major(call: Call) -> bool:
-    """Whether the result stays ROW_MAJOR: TT-NN reduces a 4D ROW_MAJOR tensor over H or W so; others become tiles."""
+    """Whether the result stays ROW_MAJOR: TT-NN reduces interleaved rows over one dim so.
+
+    Sums of bfloat16 over a batch and sums over several dims become tiles; means over several dims do not.
+    """
     spec, rank = call.specs[0], len(call.specs[0].shape)
-    if spec.layout is Layout.TILE or rank != 4 or not spec.memory_config.interleaved:
+    if spec.layout is Layout.TILE or not rank or not spec.memory_config.interleaved:
         return False
     if spec.dtype not in (DataType.BFLOAT16, DataType.FLOAT32):
         return False
-    return normalize_dims(call["dim"], rank) in ((-1,), (-2,))
+    dims, averages = normalize_dims(call["dim"], rank), call.name == "ttnn.mean"
+    if len(dims) != 1:
+        return averages
+    return dims[0] >= -2 or averages or spec.dtype is DataType.FLOAT32
 
 
 def _sum_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:

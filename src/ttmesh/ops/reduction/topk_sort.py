@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import torch
 
 from ttmesh.base.dtypes import DataType, Layout
@@ -60,6 +62,15 @@ def _check_argmax(call: Call) -> None:
 
 
 def _argmax_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    shape, given = inferred[0][0], call.outputs[0] if call.outputs else None
+    if given is not None:  # of any shape with as many rows of the same length
+        same = given.shape.volume() == prod(shape) and (not shape or [*given.shape][-1:] == [*shape][-1:])
+        wrong = (
+            "Preallocated output tensor is not page-compatible with the reduction result! Got : "
+            f"{given.shape!r} expected: {list(shape)}"
+        )
+        require(same, wrong, "rows of the same length", "Allocate the output with the result's shape.")
+        return [given.spec.with_shape(shape)]
     return [make_output_spec(call, inferred[0][0], dtype=DataType.UINT32, layout=Layout.ROW_MAJOR)]
 
 

@@ -150,15 +150,51 @@ class Reduction:
         return self.c.view(result, made.with_shape(shape[-max(len(x.spec.shape), 1) :]))
 
 
+def _reduce_rows(
+    call: Call, kind: str, dim: int, result: TensorSpec
+) -> tuple[Composition, Sequence[PlannedTensor]] | None:
+    """Rows over one dim: a batch changes places with the height; dropping the dim may move values."""
+    spec, c, rank = call.specs[0], Composition(), len(call.specs[0].shape)
+    config = result.memory_config
+    if config.is_sharded():
+        return None
+    x, over = PlannedTensor(spec), dim
+    if dim < rank - 2:
+        x, over = _swap_rows(c, x, dim, config), rank - 2
+    kept = list(x.spec.shape)
+    kept[over] = 1
+    rows = TensorSpec(kept, spec.dtype, Layout.ROW_MAJOR, memory_config=config)
+    axis = "W" if over == rank - 1 else "H"
+    made = c.run("reduce", rows, x, options=(axis, kind, call["scalar"], "rows"))
+    if over != dim:
+        c.free(x)
+        made = c.replace(made, _swap_rows(c, made, dim, config))
+    if tuple(result.shape) == tuple(made.spec.shape):
+        return c, [made]
+    return c, [c.replace(made, reshape(c, made, result))]
+
+
+def _swap_rows(c: Composition, x: PlannedTensor, dim: int, config: MemoryConfig) -> PlannedTensor:
+    """A dim and the height in each other's place."""
+    shape = list(x.spec.shape)
+    shape[dim], shape[-2] = shape[-2], shape[dim]
+    spec = TensorSpec(shape, x.spec.dtype, Layout.ROW_MAJOR, memory_config=config)
+    return c.run("transpose", spec, x, options=(dim - len(shape), -2))
+
+
 def reduce_stages(kind: str, fit: FitShards) -> StageRule:
     """The stages of sum, mean, max or min."""
 
     def stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Composition, Sequence[PlannedTensor]] | None:
         spec = call.specs[0]
         rank = len(spec.shape)
-        if rank == 0 or rank > 4 or not prod(spec.shape) or call["output_layout"] is not None:
+        if rank == 0 or not prod(spec.shape) or call["output_layout"] is not None:
             return None
         dims = sorted(dim + rank for dim in normalize_dims(call["dim"], rank))
+        if spec.layout is Layout.ROW_MAJOR and results[0].layout is Layout.ROW_MAJOR and len(dims) == 1:
+            return _reduce_rows(call, kind, dims[0], results[0])
+        if rank > 4:
+            return None
         in_rows = spec.layout is not Layout.TILE  # tilized by the first program, if that needs no transpose
         if in_rows and (rank < 2 or results[0].layout is not Layout.TILE or not dims or dims[-1] < rank - 2):
             return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from operator import and_
 
 from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout
 from ttmesh.base.errors import require
@@ -97,7 +96,7 @@ def _repeat_tiles(
     spec, several = x.spec, len(shape) > 4
     ragged = [n % 32 != 0 for n in (1, *shape)[-2:]]
     repeats = [count > 1 for count in (1, *counts)[-2:]]
-    in_rows = any(map(and_, ragged, repeats)) or (several and any(ragged))
+    in_rows = any(ragged) and (several or any(repeats))
     if in_rows:
         older = several or spec.dtype in BLOCK_FLOATS
         rows = untilize(c, x, "untilize" if older else "untilize_codegen")

@@ -16,6 +16,19 @@ CONVERTED = {  # what the bindings convert to a class
     "CoreRangeSet": (set, list),
     "CoreGrid": (tuple,),
 }
+COMPLEX = "ComplexTensor"  # taken in place of a tensor; the operation decides what it does with it
+
+
+class StandIn:
+    """An argument of which only the position matters; its type is that of the value it stands for."""
+
+    __slots__ = ("place", "value")
+
+    def __init__(self, place: int, value: object) -> None:
+        self.place, self.value = place, value
+
+
+_NAMES: dict[type, frozenset[str]] = {}
 
 
 def find_types(name: str, parameters: Sequence[str]) -> Types:
@@ -38,22 +51,40 @@ def explain_type(types: Types, given: Mapping[str, Any]) -> str | None:
 
 def is_taken(value: object, kind: str) -> bool:
     """Whether the bindings take a value for a parameter of this type."""
+    if type(value) is StandIn:
+        value = value.value
     if value is None:
         return kind.endswith("?")
-    return any(_is_one(value, part) for part in kind.rstrip("?").split("|"))
+    names = _list_names(type(value))
+    return any(part in names or _is_one(value, part) for part in _list_alternatives(kind))
+
+
+@cache
+def _list_alternatives(kind: str) -> tuple[str, ...]:
+    return tuple(kind.rstrip("?").split("|"))
+
+
+def _list_names(given: type) -> frozenset[str]:
+    """The names of a class and its bases; numbers are checked by their values."""
+    names = _NAMES.get(given)
+    if names is None:
+        names = _NAMES[given] = frozenset(base.__name__ for base in given.__mro__).difference(NUMBERS)
+    return names
 
 
 def _is_one(value: object, kind: str) -> bool:
     if kind == "any":
         return True
     if kind.startswith("["):
-        listed = isinstance(value, Sequence) and not isinstance(value, str)
+        listed = (isinstance(value, Sequence) and not isinstance(value, str)) or type(value).__name__ == "Shape"
         return listed and all(is_taken(item, kind[1:-1]) for item in value)  # type: ignore[attr-defined]
     if kind in NUMBERS:
         return _is_number(value, kind)
     if kind == "str":
         return isinstance(value, str)
-    return isinstance(value, CONVERTED.get(kind, ())) or any(base.__name__ == kind for base in type(value).__mro__)
+    if kind == "Tensor" and type(value).__name__ == COMPLEX:
+        return True
+    return isinstance(value, CONVERTED.get(kind, ()))
 
 
 def _is_number(value: object, kind: str) -> bool:

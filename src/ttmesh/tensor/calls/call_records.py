@@ -31,7 +31,7 @@ class CallReporter(Watcher):
         """Its end."""
         signals.emit_command(Returned(_name_of(operation)))
 
-    def after_failure(self, operation: Gate) -> None:
+    def after_failure(self, operation: Gate, error: BaseException) -> None:
         """Its end, by an error."""
         signals.emit_command(Returned(_name_of(operation)))
 

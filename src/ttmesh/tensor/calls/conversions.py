@@ -101,7 +101,9 @@ def to_memory_config(
     """A device tensor in another memory configuration; the tensor itself if it has that one already."""
     if tensor.device() is None:
         raise MeshError(
-            "ttnn::to_memory_config: the tensor is on the host", expected="a device tensor", fix="Use to_device()."
+            "Device Operations expect device tensors as inputs: ttnn::to_memory_config got one on the host",
+            expected="a device tensor",
+            fix="Use to_device().",
         )
     tensor.check_allocated()
     if tensor.memory_config() == memory_config and output_tensor is None:  # whatever format is asked for, as in TT-NN

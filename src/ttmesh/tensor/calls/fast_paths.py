@@ -10,6 +10,7 @@ from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.queue.command_queue import Body
 from ttmesh.mesh.queue.plan_table import CallPath, Key
 from ttmesh.tensor.calls.argument_snapshots import is_mutable, snapshot
+from ttmesh.tensor.calls.binding_types import StandIn
 from ttmesh.tensor.calls.plan import OUTPUTS, Arguments, Plan, find_cell, mesh_of
 from ttmesh.tensor.calls.plan_keys import SEQUENCES
 from ttmesh.tensor.observer import Step, Watcher, observer
@@ -166,15 +167,6 @@ def _make_path_of_steps(
     return PlanPath(plan, None if order == list(range(len(cells))) else order, places, body=body)
 
 
-class _StandIn:
-    """An argument of which only the position matters."""
-
-    __slots__ = ("place",)
-
-    def __init__(self, place: int) -> None:
-        self.place = place
-
-
 def make_plan_path(
     bind: Binder, operation: Operation, ready: Prepared, args: Sequence[Any], kwargs: Mapping[str, Any], free: set[int]
 ) -> PlanPath | None:
@@ -187,9 +179,9 @@ def make_plan_path(
     if recheck(ready.arguments) if callable(recheck) else recheck:
         return None
     given = [*args, *kwargs.values()]
-    stand_ins = [_StandIn(i) for i in range(len(given))]
+    stand_ins = [StandIn(i, value) for i, value in enumerate(given)]
     names = dict(zip(kwargs, stand_ins[len(args) :], strict=True))
-    bound = {k: v.place for k, v in bind(stand_ins[: len(args)], names).items() if type(v) is _StandIn}
+    bound = {k: v.place for k, v in bind(stand_ins[: len(args)], names).items() if type(v) is StandIn}
     if not free <= {place for name, place in bound.items() if name in operation.runtime}:
         return None
     outputs = _outputs(operation, ready, bound)

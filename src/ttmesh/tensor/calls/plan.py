@@ -33,6 +33,14 @@ SAME_DEVICE = {  # what TT-NN says of operands on different meshes
     "copy": "Output tensor needs to be on the same device as the input tensor!",
     "minimal_matmul": "minimal_matmul inputs must reside on the same device",
 }
+_ON_HOST = "Device Operations expect device tensors as inputs"  # of most operations
+ON_HOST = {  # what TT-NN says of a tensor on the host, where it is another text
+    **dict.fromkeys(("sum", "max", "min", "mean", "std", "var"), "Expected input tensor to be on device"),
+    **dict.fromkeys(("matmul", "linear"), "Operand to matmul must be on device"),
+    **dict.fromkeys(("argmax", "topk", "concat"), "Input tensor must be on device"),
+    "softmax": "input_tensor.device() == nullptr, No device found, move input_tensor to device",
+    "permute": "Tensor must already be on device",
+}
 FREED: dict[str, str] = {}  # what TT-NN says of a freed first operand, by operation, where it is not the usual text
 MESHES = ("device", "mesh_device")  # the parameters that name the mesh of operations without tensors
 
@@ -204,7 +212,7 @@ def mesh_of(name: str, tensors: Sequence[Tensor], arguments: Arguments) -> MeshD
         own = tensor.device()
         if own is None:
             raise MeshError(
-                f"{name} got a tensor on the host{_which(tensor, arguments)}",
+                f"{_say_on_host(name, tensor, arguments)}: {name} got a tensor on the host",
                 expected="tensors on a device",
                 fix="Move it with to_device() first.",
             )
@@ -220,9 +228,14 @@ def mesh_of(name: str, tensors: Sequence[Tensor], arguments: Arguments) -> MeshD
     return mesh
 
 
-def _which(tensor: Tensor, arguments: Arguments) -> str:
-    """The name of the parameter that a tensor was passed for."""
-    for name, value in arguments.items():
-        if value is tensor:
-            return f": {name.replace('_', ' ').capitalize()} must be on device"
-    return ""
+def _say_on_host(name: str, tensor: Tensor, arguments: Arguments) -> str:
+    """TT-NN's words, and the parameter that the tensor was passed for: element-wise ones name it by its letter."""
+    short = name.rpartition(".")[2]
+    given = next((key for key, value in arguments.items() if value is tensor), "")
+    if given.startswith("input_tensor_") and short not in ON_HOST:
+        return f"Input tensor {given[-1].upper()} must be on device, got storage type: StorageType::HOST"
+    text = ON_HOST.get(short, _ON_HOST)
+    reduces = text == ON_HOST["sum"] and tuple(tensor.shape[-2:]) != tuple(tensor.padded_shape[-2:])
+    if reduces or (short in ("matmul", "linear") and given != "input_tensor_a"):  # a padding is filled first
+        text = _ON_HOST
+    return f"{text}: {given}" if given else text

@@ -15,6 +15,7 @@ import torch
 from ttmesh.base.cores import CoreGrid, CoreRangeSet
 from ttmesh.base.dtypes import DataType, Layout, TensorMemoryLayout
 from ttmesh.base.floats import float_key
+from ttmesh.base.geometry import MeshCoordinate
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.functions.global_circular_buffers import GlobalCircularBuffer
 from ttmesh.tensor.spec.kind import Kind
@@ -145,7 +146,11 @@ def _slice_fields(bounds: slice) -> tuple[Any, ...]:
     return bounds.start, bounds.stop, bounds.step
 
 
-_FIELDS: dict[type, Fields | None] = {MemoryConfig: _memory_fields, slice: _slice_fields}
+_FIELDS: dict[type, Fields | None] = {
+    MemoryConfig: _memory_fields,
+    slice: _slice_fields,
+    MeshCoordinate: MeshCoordinate.coords,
+}
 
 
 def _fields_of(kind: type) -> Fields | None:

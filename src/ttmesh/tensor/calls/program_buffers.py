@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 
 from ttmesh.base.dtypes import BufferType, DataType, Layout
-from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.mesh.device.mesh_device import LOCAL_L1_LABEL, MeshDevice
 from ttmesh.tensor.calls.dispatch_factories import ProgramCall
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -18,16 +18,22 @@ BufferRule = Callable[[ProgramCall], int]
 KeyRule = Callable[[tuple[Hashable, ...]], int | None]
 
 _rules: dict[str, BufferRule] = {}
+_fused: set[str] = set()
 _key_rules: list[KeyRule] = []
 
 
-def buffer_rule(*names: str) -> Callable[[BufferRule], BufferRule]:
-    """Make a function the rule of programs, by the last part of an operation's name or by the name of a stage."""
+def buffer_rule(*names: str, fused: bool = False) -> Callable[[BufferRule], BufferRule]:
+    """Make a function the rule of programs, by the last part of an operation's name or by the name of a stage.
+
+    Args:
+        fused: what ttmesh counts as stages is one program of TT-NN's.
+    """
 
     def decorate(rule: BufferRule) -> BufferRule:
         for name in names:
             assert name not in _rules, f"{name} has two rules"
             _rules[name] = rule
+        _fused.update(names if fused else ())
         return rule
 
     return decorate
@@ -50,9 +56,9 @@ def _find_key_size(key: tuple[Hashable, ...]) -> int | None:
 
 def find_free_l1(mesh: MeshDevice) -> int:
     """Bytes between the bottom of L1 and the lowest buffer in it: what factories that choose their blocks divide up."""
-    start = mesh.heap.map.banks[BufferType.L1].start
-    lowest = mesh.heap.lowest_used(BufferType.L1) if mesh.heap.live[BufferType.L1] else None
-    return (mesh.heap.map.l1_bytes if lowest is None else lowest) - start
+    live = mesh.heap.live[BufferType.L1].values()
+    lowest = min((cell.address for cell in live if cell.label != LOCAL_L1_LABEL), default=mesh.heap.map.l1_bytes)
+    return lowest - mesh.heap.map.banks[BufferType.L1].start
 
 
 def compute_buffer_bytes(
@@ -64,6 +70,8 @@ def compute_buffer_bytes(
         own: what the operation's own rule says of a program that is no stage; None: it has none.
         composed: whether the programs are stages of a composite, which say what each of them is.
     """
+    if name.rpartition(".")[2] in _fused:
+        return _size(name, program)
     sizes = [0]
     for key in dict.fromkeys(programs):
         match key:

@@ -19,7 +19,7 @@ from ttmesh.mesh.ranks.rank_block import RankBlock
 from ttmesh.tensor.distribution.mappers import MappedLanes, TensorToMesh
 from ttmesh.tensor.spec.kind import Kind, Presence, kind_of
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
-from ttmesh.tensor.spec.spec_checks import check_dtype
+from ttmesh.tensor.spec.spec_checks import check_dtype, check_shard_tiles
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.spec.tensor_topology import TensorTopology
 
@@ -61,6 +61,8 @@ def ingest(
         source = source.transpose(-1, -2)
     if layout is None:
         layout = Layout.TILE if dtype in BLOCK_FLOATS else Layout.ROW_MAJOR
+    if memory_config is not None and memory_config.is_sharded() and mapper is not None:
+        check_shard_tiles(memory_config, layout, tile)
     mapped = _map_lanes(source, mapper)
     axes = 2 if mapper is None else mapper.mesh_shape.dims()
     config = DRAM_MEMORY_CONFIG if memory_config is None else memory_config

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from itertools import product
 from typing import Any
 
 import torch
 
 from ttmesh.base.argument_types import suggest_object
 from ttmesh.base.errors import MeshError
-from ttmesh.base.geometry import MeshCoordinate, MeshCoordinateRange, MeshShape
+from ttmesh.base.geometry import MeshCoordinate, MeshShape
 from ttmesh.mesh.ranks.rank_block import RankBlock
 from ttmesh.tensor.distribution.composers import Composer, lane_at
 from ttmesh.tensor.spec.distribution_shape import Coord
@@ -49,7 +50,7 @@ class DistributedTensor(TensorProperties):
         """Every coordinate that holds a shard, on any rank."""
         if self.kind.presence is not None:
             return sorted(self.kind.presence)
-        return [coord.coords() for coord in MeshCoordinateRange(self.mesh_shape)]
+        return list(product(*map(range, self.mesh_shape)))
 
     def lane(self, coord: Coord) -> torch.Tensor:
         """The shard of one device of a host tensor; never change what you get."""

@@ -103,3 +103,19 @@ def _too_many(
 def braces(shape: Sequence[int]) -> str:
     """As TT-NN's C++ prints a list: {32, 64}."""
     return f"{{{', '.join(map(str, shape))}}}"
+
+
+def check_shard_tiles(config: MemoryConfig, layout: Layout, tile: Tile | None) -> None:
+    """Raise for shards that do not consist of whole tiles."""
+    shard = config.shard_spec.shape if config.shard_spec is not None else None
+    if shard is None:
+        shard = None if config.nd_shard_spec is None else list(config.nd_shard_spec.shard_shape)
+    height, width = (32, 32) if tile is None else tuple(tile.tile_shape)
+    if shard is None or layout is not Layout.TILE:
+        return
+    if shard[-1] % width or (len(shard) > 1 and shard[-2] % height):
+        raise ShapeError(
+            f"Physical shard shape {braces(shard)} must be tile {{{height}, {width}}} sized!",
+            expected="multiples of the tile",
+            fix="Round the shard shape up to tiles.",
+        )

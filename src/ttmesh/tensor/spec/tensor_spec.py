@@ -29,7 +29,7 @@ from ttmesh.tensor.spec.memory_config import (
 from ttmesh.tensor.spec.shape import Shape
 from ttmesh.tensor.spec.shard_config import div_up, round_up
 from ttmesh.tensor.spec.shard_layout import ShardLayout, legacy_from_nd, nd_from_legacy, shard_layout
-from ttmesh.tensor.spec.spec_checks import braces, check_dtype, find_misfit
+from ttmesh.tensor.spec.spec_checks import check_dtype, check_shard_tiles, find_misfit
 
 DEFAULT_TILE = Tile((32, 32))
 
@@ -300,14 +300,7 @@ class TensorSpec:
                 expected="a shard_spec or nd_shard_spec",
                 fix="Use create_sharded_memory_config.",
             )
-        shard = config.shard_spec.shape if config.shard_spec is not None else list(config.nd_shard_spec.shard_shape)  # type: ignore[union-attr]
-        tile = tuple(self.tile.tile_shape)
-        if self.layout is Layout.TILE and (shard[-1] % tile[1] or (len(shard) > 1 and shard[-2] % tile[0])):
-            raise ShapeError(
-                f"Physical shard shape {braces(shard)} must be tile {{{tile[0]}, {tile[1]}}} sized!",
-                expected="multiples of the tile",
-                fix="Round the shard shape up to tiles.",
-            )
+        check_shard_tiles(config, self.layout, self.tile)
         if config.shard_spec is not None:
             misfit = find_misfit(config, config.shard_spec, self.physical_shape)
             if misfit is not None:

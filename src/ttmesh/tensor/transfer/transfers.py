@@ -276,11 +276,13 @@ def deallocate(tensor: Tensor, force: bool = True) -> None:
 
 @name_wrong_types
 def reallocate(tensor: Tensor, memory_config: MemoryConfig | None = None) -> Tensor:
-    """The same values at a new address, after the old memory was freed."""
+    """The same values at a new address, after the old memory was freed, if no other tensor is on it."""
     mesh = tensor.device()
     if mesh is None:
         raise _argument_error(
-            "ttnn.reallocate: the tensor is on the host", "a device tensor", "Move it with to_device() first."
+            "Expected Tensor with DeviceStorage, got StorageType::HOST: the tensor of ttnn.reallocate is on the host",
+            "a device tensor",
+            "Move it with to_device() first.",
         )
     source, old = tensor.spec, tensor.buffer.cell
     if memory_config is not None and memory_config.interleaved and not source.memory_config.interleaved:
@@ -290,7 +292,14 @@ def reallocate(tensor: Tensor, memory_config: MemoryConfig | None = None) -> Ten
             "Use ttnn.to_memory_config to unshard it.",
         )
     spec = source if memory_config is None else source.with_memory_config(memory_config)
-    tensor.deallocate(force=True)
+    tensor.deallocate(force=False)
+    if tensor.is_allocated() and not source.memory_config.interleaved:
+        raise _argument_error(
+            "Expect input tensor to be deallocated after move op. Cannot deallocate before there is probably another "
+            "consumer.",
+            "a tensor that shares its memory with no other",
+            "Delete the views of it first, or use ttnn.clone.",
+        )
     buffer = footprint_of(spec, mesh.heap.map).allocate(mesh, "reallocate")
     stays = buffer.cell.address == old.address and spec.buffer_type is source.buffer_type
     if not stays:  # memory that comes to lie where it was takes no program

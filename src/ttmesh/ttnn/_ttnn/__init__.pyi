@@ -27,6 +27,7 @@ from ttmesh.ttnn._ttnn import profiler as profiler
 from ttmesh.ttnn._ttnn import reports as reports
 from ttmesh.ttnn._ttnn import tensor as tensor
 from ttmesh.ttnn._ttnn import types as types
+from ttmesh.tensor.spec.id_counters import fetch_and_increment_device_operation_id as fetch_and_increment_device_operation_id, fetch_and_increment_python_operation_id as fetch_and_increment_python_operation_id, fetch_and_increment_tensor_id as fetch_and_increment_tensor_id, get_device_operation_id as get_device_operation_id, get_python_operation_id as get_python_operation_id, get_tensor_id as get_tensor_id, set_device_operation_id as set_device_operation_id, set_python_operation_id as set_python_operation_id, set_tensor_id as set_tensor_id
 
 
 def __getattr__(name: str) -> Any: ...

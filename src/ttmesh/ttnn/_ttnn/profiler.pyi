@@ -11,6 +11,7 @@ from ttmesh.tensor.spec.memory_config import MemoryConfig as MemoryConfig
 from ttmesh.tensor.tensor import Tensor as Tensor
 
 
+from ttmesh.mesh.functions.instrumentation import start_tracy_zone as start_tracy_zone, stop_tracy_zone as stop_tracy_zone, tracy_frame as tracy_frame, tracy_message as tracy_message
 
 
 def __getattr__(name: str) -> Any: ...

@@ -11,6 +11,8 @@ from ttmesh.tensor.spec.memory_config import MemoryConfig as MemoryConfig
 from ttmesh.tensor.tensor import Tensor as Tensor
 
 
+from ttmesh.mesh.functions.device_info import DeviceInfo as DeviceInfo, get_device_info as get_device_info
+from ttmesh.mesh.functions.memory_reports import BufferInfo as BufferInfo, BufferPageInfo as BufferPageInfo
 
 
 def __getattr__(name: str) -> Any: ...

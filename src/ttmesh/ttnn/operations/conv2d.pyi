@@ -11,6 +11,7 @@ from ttmesh.tensor.spec.memory_config import MemoryConfig as MemoryConfig
 from ttmesh.tensor.tensor import Tensor as Tensor
 
 
+from ttmesh.ops.configs.conv_config import SlidingWindowParallelConfig as SlidingWindowParallelConfig
 
 
 def __getattr__(name: str) -> Any: ...

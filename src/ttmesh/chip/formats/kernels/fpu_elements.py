@@ -22,10 +22,19 @@ def supports(values: torch.Tensor) -> bool:
 
 def add(a: torch.Tensor, b: torch.Tensor, *, negate: bool) -> torch.Tensor:
     """a + b or a - b of one shape: bfloat16 by a 16-bit destination, float32 patterns by a 32-bit one."""
+    return _add(a, b, negate=negate, narrow=a.dtype is torch.bfloat16)
+
+
+def add_narrow(a: torch.Tensor, b: torch.Tensor, *, negate: bool) -> torch.Tensor:
+    """a + b or a - b of one shape, by a 16-bit destination; its registers in the operands' dtype."""
+    return _add(a, b, negate=negate, narrow=True)
+
+
+def _add(a: torch.Tensor, b: torch.Tensor, *, negate: bool, narrow: bool) -> torch.Tensor:
     a, b = a.contiguous(), b.contiguous()
     out = torch.empty_like(a)
     team = threads.share(a.numel(), a.nbytes)
-    options = a.numel(), int(negate), int(a.dtype is torch.bfloat16)
+    options = a.numel(), int(negate), int(a.dtype is torch.bfloat16), int(narrow)
     _function()(ctypes.byref(team), a.data_ptr(), b.data_ptr(), out.data_ptr(), *options)
     return out
 
@@ -45,7 +54,7 @@ def make_small_adder(general: Add, *, negate: bool) -> Add:
             return general(a, b)
         a, b = a.contiguous(), b.contiguous()
         out = torch.empty_like(a)
-        function(threads.ALONE, a.data_ptr(), b.data_ptr(), out.data_ptr(), size, flag, 1)
+        function(threads.ALONE, a.data_ptr(), b.data_ptr(), out.data_ptr(), size, flag, 1, 1)
         return out
 
     return add_small
@@ -56,6 +65,6 @@ def _function() -> ctypes._NamedFuncPointer:
     compiled = library("fpu_elements")
     assert compiled is not None, "called without asking supports()"
     function: ctypes._NamedFuncPointer = compiled.add_elements
-    function.argtypes = [threads.POINTER, *[ctypes.c_void_p] * 3, ctypes.c_int64, ctypes.c_int, ctypes.c_int]
+    function.argtypes = [threads.POINTER, *[ctypes.c_void_p] * 3, ctypes.c_int64, *[ctypes.c_int] * 3]
     function.restype = None
     return function

@@ -6,24 +6,18 @@
  * chip/numerics/realistic_matmul.py has the model and the torch version. */
 #include <stdlib.h>
 
+#include "fpu_gemm_operands.h"
 #include "threads.h"
-#include "vectors.h"
 
-#define CHUNK (2048 / WIDE) /* of K: a panel's share stays in the first cache */
-#define VECTORS 3
-#define COLUMNS (WIDE * VECTORS)
-#define ROWS 4
 #define STEP 16 /* of K between two writes to the destination */
 #define TILE 32
-#define BAND 16 /* tiles of rows whose chunk of K stays in the second cache beside a group of panels */
-#define SLICE (512 / WIDE) /* tiles of rows whose sums stay in the second cache between two chunks of K */
-#define GROUP 4 /* panels that are prepared together: rows of the weights are read in longer pieces */
+#define BAND (64 / ROWS)   /* tiles of rows whose chunk of K stays in the second cache beside a group of panels */
+#define SLICE (256 / ROWS) /* tiles of rows whose sums stay in the second cache between two chunks of K */
+#define GROUP 4            /* panels that are prepared together: rows of the weights are read in longer pieces */
 
 typedef int32_t s32v __attribute__((vector_size(WIDE * 4)));
-typedef uint16_t u16v __attribute__((vector_size(WIDE * 2)));
 
 INLINE f32v spread(float value) { return value - (f32v){0}; }
-INLINE u32v all(uint32_t value) { return value - (u32v){0}; }
 
 /* Loaded once: compilers would rather read it again with every multiply-add, which is more than the cache can give. */
 #if defined(__x86_64__)
@@ -31,16 +25,6 @@ INLINE u32v all(uint32_t value) { return value - (u32v){0}; }
 #else
 #define KEEP(vector)
 #endif
-
-typedef struct {
-    int64_t batches, rows, depth, columns;
-    int64_t x_batch, x_row, x_half;             /* strides in elements; bfloat16 rather than float32 */
-    int64_t w_batch, w_row, w_column, w_half;
-    int64_t x_mask, w_mask;                     /* the bits of the first product */
-    int64_t terms, x_whole, w_upper;            /* 2: also what x_mask cuts of x_whole times w_upper's bits */
-    int64_t narrow, block;                      /* 16-bit destination; of K, added in L1: whole tiles */
-    int64_t out_half;                           /* packed to bfloat16 rather than registers in float32 */
-} Shape;
 
 /* A register packed to bfloat16, in its lower half: ties away; NaN becomes infinity, subnormals and -0 become +0. */
 INLINE u32v pack_half(u32v bits) {
@@ -55,90 +39,16 @@ typedef struct {
     f32v partial[ROWS][VECTORS], held[ROWS][VECTORS];
 } Sums;
 
-typedef struct {
-    const Shape *shape;
-    const void *x, *w;
-    void *out;
-    float *packed;                              /* packed: [tiles, depth, terms, ROWS] */
-    int64_t panels, groups, group;              /* panels of a batch, in groups of so many */
-    int64_t tiles, depth, blocks;               /* depth padded to whole tiles of K */
-    float lower;
-} Work;
-
-INLINE uint32_t bits_at(const void *data, int64_t at, int64_t half) {
-    return half ? (uint32_t)((const uint16_t *)data)[at] << 16 : ((const uint32_t *)data)[at];
-}
-
-static void pack_tiles(const void *data, int64_t begin, int64_t end) {
-    const Work *work = data;
-    const Shape *shape = work->shape;
-    const int64_t terms = shape->terms;
-    for (int64_t tile = begin; tile < end; tile++) {
-        const int64_t batch = tile / work->tiles, row = tile % work->tiles * ROWS;
-        float *to = work->packed + tile * work->depth * terms * ROWS;
-        for (int r = 0; r < ROWS; r++) {
-            const int64_t from = batch * shape->x_batch + (row + r) * shape->x_row;
-            const int64_t there = row + r < shape->rows ? shape->depth : 0;
-            const uint32_t mask = (uint32_t)shape->x_mask, whole = (uint32_t)shape->x_whole;
-            for (int64_t k = 0; k < there; k++) {
-                const uint32_t bits = bits_at(work->x, from + k, shape->x_half);
-                const float upper = as_float(bits & mask);
-                to[k * terms * ROWS + r] = upper;
-                if (terms > 1) to[(k * terms + 1) * ROWS + r] = as_float(bits & whole) - upper;
-            }
-            for (int64_t k = there; k < work->depth; k++)
-                for (int64_t t = 0; t < terms; t++) to[(k * terms + t) * ROWS + r] = 0;
-        }
-    }
-}
-
-/* A vector of weights' patterns. */
-INLINE u32v load_weights(const Work *work, int64_t at) {
-    u32v bits;
-    if (work->shape->w_half) {
-        u16v half;
-        memcpy(&half, (const uint16_t *)work->w + at, sizeof half);
-        bits = __builtin_convertvector(half, u32v) << 16;
-    } else {
-        memcpy(&bits, (const uint32_t *)work->w + at, sizeof bits);
-    }
-    return bits;
-}
-
-/* [panels, depth, terms, COLUMNS] of the weights from `first_k` on; what lies outside them is zero. */
-INLINE void pack_panels(const Work *work, int64_t from, int64_t columns, int64_t first_k, int64_t depth, int terms,
-                        float *to) {
-    const Shape *shape = work->shape;
-    const uint32_t mask = (uint32_t)shape->w_mask, upper = (uint32_t)shape->w_upper;
-    const int64_t rest = shape->depth - first_k, there = rest < depth ? rest : depth, size = depth * terms * COLUMNS;
-    const int64_t panels = (columns + COLUMNS - 1) / COLUMNS;
-    if (columns % COLUMNS || there < depth) memset(to, 0, (size_t)(panels * size) * 4);
-    const int64_t vectors = shape->w_column == 1 ? columns / WIDE : 0;
-    for (int64_t k = 0; k < there; k++) {
-        const int64_t at = from + (first_k + k) * shape->w_row;
-        for (int64_t v = 0; v < vectors; v++) {
-            const u32v bits = load_weights(work, at + v * WIDE), first = bits & mask, second = bits & upper;
-            float *place = to + v / VECTORS * size + k * terms * COLUMNS + v % VECTORS * WIDE;
-            memcpy(place, &first, sizeof bits);
-            if (terms > 1) memcpy(place + COLUMNS, &second, sizeof bits);
-        }
-    }
-    for (int64_t c = vectors * WIDE; c < columns; c++) {
-        float *column = to + c / COLUMNS * size + c % COLUMNS;
-        const int64_t at = from + first_k * shape->w_row + c * shape->w_column;
-        for (int64_t k = 0; k < there; k++) {
-            const uint32_t bits = bits_at(work->w, at + k * shape->w_row, shape->w_half);
-            column[k * terms * COLUMNS] = as_float(bits & mask);
-            if (terms > 1) column[(k * terms + 1) * COLUMNS] = as_float(bits & upper);
-        }
-    }
-}
-
 INLINE f32v round_dest(f32v value) { return (f32v)(((u32v)value + 0x9000) & 0xffff0000); }
 /* The second write is the lower bits' share of what the tile added. A sum that needs no rounding came without one. */
 INLINE f32v write_twice(f32v sum, f32v before, float lower) {
+#ifdef __AVX512F__
+    const __mmask16 odd = _mm512_test_epi32_mask((__m512i)sum, _mm512_set1_epi32(0xffff));
+    const f32v second = (f32v)_mm512_maskz_mul_ps(odd, (__m512)(sum - before), _mm512_set1_ps(lower));
+#else
     const u32v even = (u32v)(((u32v)sum << 16) == 0);
     const f32v second = (f32v)((u32v)((sum - before) * lower) & ~even);
+#endif
     return round_dest(round_dest(sum - second) + second);
 }
 INLINE f32v round_even(f32v value) {
@@ -146,37 +56,50 @@ INLINE f32v round_even(f32v value) {
     return (f32v)((bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff0000);
 }
 
-INLINE void add_products(f32v dest[ROWS][VECTORS], const float *x, const float *w, int64_t count, int rows) {
+INLINE f32v multiply_add(uint32_t x, f32v w, f32v dest, int pair) {
+#if HAS_PAIRS
+    if (pair) return (f32v)_mm512_dpbf16_ps((__m512)dest, (__m512bh)(x - (u32v){0}), (__m512bh)w);
+#endif
+    return fused(spread(as_float(x)), w, dest);
+}
+
+/* `count` words of K. */
+INLINE void add_products(f32v dest[ROWS][VECTORS], const uint32_t *x, const uint32_t *w, int64_t count, int rows, int pair) {
     for (int64_t i = 0; i < count; i++) {
         f32v values[VECTORS];
         memcpy(values, w + i * COLUMNS, sizeof values);
         for (int v = 0; v < VECTORS; v++) KEEP(values[v]);
-        for (int r = 0; r < rows; r++) {
-            const f32v one = spread(x[i * ROWS + r]);
-            for (int v = 0; v < VECTORS; v++) dest[r][v] = fused(one, values[v], dest[r][v]);
-        }
+        for (int r = 0; r < rows; r++)
+            for (int v = 0; v < VECTORS; v++) dest[r][v] = multiply_add(x[i * ROWS + r], values[v], dest[r][v], pair);
     }
 }
 
+/* A tile of K with a 16-bit destination. */
+INLINE void add_tile(f32v sums[ROWS][VECTORS], const uint32_t *x, const uint32_t *w, float lower, int rows, int form,
+                     int pair) {
+    const int64_t half = STEP >> pair;
+    f32v before[ROWS][VECTORS];
+    for (int r = 0; form == 2 && r < rows; r++)
+        for (int v = 0; v < VECTORS; v++) before[r][v] = sums[r][v];
+    add_products(sums, x, w, half, rows, pair);
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < VECTORS; v++) sums[r][v] = round_dest(sums[r][v]);
+    add_products(sums, x + half * ROWS, w + half * COLUMNS, half, rows, pair);
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < VECTORS; v++)
+            sums[r][v] = form == 2 ? write_twice(sums[r][v], before[r][v], lower) : round_dest(sums[r][v]);
+}
+
 /* A chunk of K with a 16-bit destination. The registers are copies, so that nothing takes their address. */
-INLINE void add_steps(const Work *work, f32v dest[ROWS][VECTORS], f32v *held, const float *x, const float *w,
-                      int64_t first_k, int64_t depth, int rows, int form) {
+INLINE void add_steps(const Work *work, f32v dest[ROWS][VECTORS], f32v *held, const uint32_t *x, const uint32_t *w,
+                      int64_t first_k, int64_t depth, int rows, int form, int pair) {
     const int64_t size = work->shape->block;
     int64_t block = first_k / size, edge = (block + 1) * size - first_k;
     f32v sums[ROWS][VECTORS];
     for (int r = 0; r < rows; r++)
         for (int v = 0; v < VECTORS; v++) sums[r][v] = dest[r][v];
     for (int64_t k = 0; k < depth; k += TILE) {
-        f32v before[ROWS][VECTORS];
-        for (int r = 0; form == 2 && r < rows; r++)
-            for (int v = 0; v < VECTORS; v++) before[r][v] = sums[r][v];
-        add_products(sums, x + k * ROWS, w + k * COLUMNS, STEP, rows);
-        for (int r = 0; r < rows; r++)
-            for (int v = 0; v < VECTORS; v++) sums[r][v] = round_dest(sums[r][v]);
-        add_products(sums, x + (k + STEP) * ROWS, w + (k + STEP) * COLUMNS, STEP, rows);
-        for (int r = 0; r < rows; r++)
-            for (int v = 0; v < VECTORS; v++)
-                sums[r][v] = form == 2 ? write_twice(sums[r][v], before[r][v], work->lower) : round_dest(sums[r][v]);
+        add_tile(sums, x + (k >> pair) * ROWS, w + (k >> pair) * COLUMNS, work->lower, rows, form, pair);
         if (k + TILE != edge || ++block >= work->blocks) continue;
         edge += size;
         for (int r = 0; block > 1 && r < rows; r++) /* the packer adds the block to what L1 holds */
@@ -203,87 +126,99 @@ INLINE void store_rows(const Work *work, f32v dest[ROWS][VECTORS], int64_t at, i
 
 /* A chunk of K for one tile of rows and one panel; `form` 0: 32 bits, 1: 16 bits, 2: 16 bits written twice a step. Sums that
  * wait for the next chunk lie together: rows of the output are far apart, often in the same places of the caches. */
-INLINE void multiply_tile(const Work *work, const float *x, const float *w, int64_t first_k, int64_t depth, int64_t at,
-                          Sums *sums, int64_t columns, int rows, int form) {
+INLINE void multiply_tile(const Work *work, const uint32_t *x, const uint32_t *w, int64_t first_k, int64_t depth, int64_t at,
+                          Sums *sums, int64_t columns, int rows, int left, int form, int terms, int pair) {
     f32v dest[ROWS][VECTORS] = {0};
     for (int r = 0; first_k && r < rows; r++)
         for (int v = 0; v < VECTORS; v++) dest[r][v] = sums->partial[r][v];
-    if (form) add_steps(work, dest, sums->held[0], x, w, first_k, depth, rows, form);
-    else add_products(dest, x, w, depth * work->shape->terms, rows);
+    if (form) add_steps(work, dest, sums->held[0], x, w, first_k, depth, rows, form, pair);
+    else add_products(dest, x, w, count_words(depth, terms, pair), rows, pair);
     if (first_k + depth < work->depth) {
         for (int r = 0; r < rows; r++)
             for (int v = 0; v < VECTORS; v++) sums->partial[r][v] = dest[r][v];
     } else {
-        store_rows(work, dest, at, columns, rows);
+        store_rows(work, dest, at, columns, left);
     }
 }
 
 /* A chunk of K for a band of tiles and one panel. */
 INLINE void multiply_band(const Work *work, int64_t batch, int64_t tile, int64_t end, int64_t column, int64_t k,
-                          int64_t depth, int64_t right, const float *panel, Sums *sums, int form, int terms) {
+                          int64_t depth, int64_t right, const uint32_t *panel, Sums *sums, int form, int terms, int pair) {
     const Shape *shape = work->shape;
     const int64_t columns = right < COLUMNS ? right : COLUMNS;
     for (; tile < end; tile++, sums++) {
-        const float *x = work->packed + ((batch * work->tiles + tile) * work->depth + k) * terms * ROWS;
+        const int64_t own = shape->x_batch ? batch : 0; /* or one for all */
+        const int64_t before = (own * work->depth + k) * work->tiles + tile * depth;
+        const uint32_t *x = work->packed + count_words(before, terms, pair) * ROWS;
         const int64_t row = tile * ROWS, at = (batch * shape->rows + row) * shape->columns + column;
-        switch (shape->rows - row) {
-        case 1: multiply_tile(work, x, panel, k, depth, at, sums, columns, 1, form); break;
-        case 2: multiply_tile(work, x, panel, k, depth, at, sums, columns, 2, form); break;
-        case 3: multiply_tile(work, x, panel, k, depth, at, sums, columns, 3, form); break;
-        default: multiply_tile(work, x, panel, k, depth, at, sums, columns, 4, form);
+        const int left = shape->rows - row < ROWS ? (int)(shape->rows - row) : ROWS;
+        switch (left) {
+        case 1: multiply_tile(work, x, panel, k, depth, at, sums, columns, 1, 1, form, terms, pair); break;
+        case 2: multiply_tile(work, x, panel, k, depth, at, sums, columns, 2, 2, form, terms, pair); break;
+        case 3:
+        case 4: multiply_tile(work, x, panel, k, depth, at, sums, columns, 4, left, form, terms, pair); break;
+        default: multiply_tile(work, x, panel, k, depth, at, sums, columns, ROWS, left, form, terms, pair);
         }
     }
 }
 
 /* One group of panels of one batch: a slice of rows after the other, each chunk by chunk of K. */
-INLINE void multiply_group(const Work *work, int64_t item, float *panels, Sums (*sums)[SLICE], int form, int terms) {
+INLINE void multiply_group(const Work *work, int64_t item, uint32_t *panels, Sums (*sums)[SLICE], int form, int terms,
+                           int pair) {
     const Shape *shape = work->shape;
     const int64_t batch = item / work->groups, first = item % work->groups * work->group * COLUMNS;
     const int64_t right = shape->columns - first;
     const int64_t columns = right < work->group * COLUMNS ? right : work->group * COLUMNS;
-    const int64_t chunk = CHUNK / terms, from = batch * shape->w_batch + first * shape->w_column;
+    const int64_t chunk = chunk_depth(terms, pair), from = batch * shape->w_batch + first * shape->w_column;
     for (int64_t slice = 0; slice < work->tiles; slice += SLICE) {
         const int64_t slice_end = slice + SLICE < work->tiles ? slice + SLICE : work->tiles;
         for (int64_t k = 0; k < work->depth; k += chunk) {
             const int64_t left = work->depth - k, depth = left < chunk ? left : chunk;
-            if (slice == 0 || work->depth > chunk) pack_panels(work, from, columns, k, depth, terms, panels);
+            if (slice == 0 || work->depth > chunk) pack_panels(work, from, columns, k, depth, terms, pair, panels);
             for (int64_t tile = slice; tile < slice_end; tile += BAND) {
                 const int64_t end = tile + BAND < slice_end ? tile + BAND : slice_end;
                 for (int64_t c = 0; c < columns; c += COLUMNS)
-                    multiply_band(work, batch, tile, end, first + c, k, depth, columns - c, panels + c * depth * terms,
-                                  &sums[c / COLUMNS][tile - slice], form, terms);
+                    multiply_band(work, batch, tile, end, first + c, k, depth, columns - c,
+                                  panels + c * count_words(depth, terms, pair), &sums[c / COLUMNS][tile - slice], form,
+                                  terms, pair);
             }
         }
     }
 }
 
+INLINE void multiply_item(const Work *work, int64_t item, uint32_t *panels, Sums (*sums)[SLICE], int pair) {
+    if (work->shape->narrow) {
+        if (work->lower > 0) multiply_group(work, item, panels, sums, 2, 1, pair);
+        else multiply_group(work, item, panels, sums, 1, 1, pair);
+    } else if (work->shape->terms > 1) {
+        multiply_group(work, item, panels, sums, 0, 2, pair);
+    } else {
+        multiply_group(work, item, panels, sums, 0, 1, pair);
+    }
+}
+
 static void multiply_groups(const void *data, int64_t begin, int64_t end) {
     const Work *work = data;
-    float panels[GROUP * CHUNK * COLUMNS] __attribute__((aligned(64)));
+    uint32_t panels[GROUP * CHUNK * COLUMNS] __attribute__((aligned(64)));
     Sums sums[GROUP][SLICE];
     for (int64_t item = begin; item < end; item++) {
-        if (work->shape->narrow) {
-            if (work->lower > 0) multiply_group(work, item, panels, sums, 2, 1);
-            else multiply_group(work, item, panels, sums, 1, 1);
-        } else if (work->shape->terms > 1) {
-            multiply_group(work, item, panels, sums, 0, 2);
-        } else {
-            multiply_group(work, item, panels, sums, 0, 1);
-        }
+        if (HAS_PAIRS && work->pair) multiply_item(work, item, panels, sums, 1);
+        else multiply_item(work, item, panels, sums, 0);
     }
 }
 
 /* x [batches, rows, depth] times w [batches, depth, columns]; out is contiguous. 0 without memory. */
 int fpu_gemm(const Threads *threads, const void *x, const void *w, void *out, const Shape *shape, float lower) {
     const int64_t depth = (shape->depth + TILE - 1) / TILE * TILE, tiles = (shape->rows + ROWS - 1) / ROWS;
-    const int64_t count = shape->batches * tiles, panels = (shape->columns + COLUMNS - 1) / COLUMNS;
+    const int64_t count = (shape->x_batch ? shape->batches : 1) * tiles, panels = (shape->columns + COLUMNS - 1) / COLUMNS;
     const int64_t blocks = (depth + shape->block - 1) / shape->block;
-    const int64_t elements = count * ROWS * depth * shape->terms;
-    float *packed = aligned_alloc(64, ((size_t)elements * 4 + 63) & ~(size_t)63);
+    const int pair = takes_pairs(shape);
+    const int64_t elements = count * ROWS * count_words(depth, shape->terms, pair);
+    uint32_t *packed = aligned_alloc(64, ((size_t)elements * 4 + 63) & ~(size_t)63);
     if (!packed) return 0;
     const int64_t fair = shape->batches * panels / (threads->count * 4); /* small groups where threads would wait */
     const int64_t group = fair < 1 ? 1 : fair < GROUP ? fair : GROUP, groups = (panels + group - 1) / group;
-    const Work work = {shape, x, w, out, packed, panels, groups, group, tiles, depth, blocks, lower};
+    const Work work = {shape, x, w, out, packed, groups, group, tiles, depth, blocks, pair, lower};
     Threads by_tiles = *threads;
     by_tiles.step = count / (threads->count * 4) + 1;
     share(&by_tiles, count, pack_tiles, &work);

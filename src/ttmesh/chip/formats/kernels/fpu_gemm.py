@@ -12,7 +12,7 @@ from ttmesh.chip.formats.kernels import threads
 from ttmesh.chip.formats.kernels.loader import find_function, library
 
 TILE = 32
-PACKED_BYTES = 64 << 20  # of activations prepared at once; more goes in slices of rows
+PACKED_BYTES = 16 << 20  # of activations prepared at once; more goes in slices of rows
 SPLIT_PRODUCTS = 1 << 22  # below this many a second thread does not pay
 PIECE = 24  # columns that make one piece of work
 

@@ -45,3 +45,9 @@ INLINE float as_float(uint32_t bits) {
     memcpy(&value, &bits, sizeof value);
     return value;
 }
+
+INLINE uint32_t as_bits(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}

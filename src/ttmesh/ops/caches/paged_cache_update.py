@@ -14,8 +14,7 @@ from ttmesh.base.geometry import MeshCoordinate
 from ttmesh.chip.backends.index_guard import bound_by_select, keep_extremes
 from ttmesh.chip.formats.kernels.gpu_loader import find_gpu_kernels
 from ttmesh.chip.numerics.fpu import write_packed
-from ttmesh.ops.attention.attention_scores import reinterpret_tiles
-from ttmesh.ops.attention.kv_cache import make_writable
+from ttmesh.ops.caches.kv_cache import make_writable, reinterpret_tiles
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.device_programs import like_written, no_programs
 from ttmesh.ops.goldens import cache_updates as goldens

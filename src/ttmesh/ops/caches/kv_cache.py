@@ -154,3 +154,13 @@ def update_cache_for_token_(cache: Tensor, input: Tensor, update_index: int, bat
     """Put one token of every user into the cache."""
     result: Tensor = _update(cache=cache, input=input, update_idx=update_index, batch_offset=batch_offset)
     return result
+
+
+def reinterpret_tiles(cache: Lanes, heads: int, block: int, head_dim: int) -> Lanes:
+    """View a tiled cache [.., blocks, heads', block', dim'] as [.., blocks, heads, block, dim] over the same tiles."""
+    if tuple(cache.shape[-3:]) == (heads, block, head_dim):
+        return cache
+    tiles = torch.unflatten(torch.unflatten(cache, -2, (-1, 32)), -1, (-1, 32)).transpose(-3, -2)
+    lead = tiles.shape[:-5]
+    reordered = tiles.reshape(*lead, heads, block // 32, head_dim // 32, 32, 32)
+    return reordered.transpose(-3, -2).flatten(-2, -1).flatten(-3, -2)

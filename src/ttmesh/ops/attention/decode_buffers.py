@@ -10,10 +10,10 @@ from torch import Tensor as Lanes
 from ttmesh.base.dtypes import Arch, DataType
 from ttmesh.chip.formats.tiles import tile_bytes
 from ttmesh.chip.memory import align_up
+from ttmesh.ops.attention.sdpa_prefill import BFLOAT16_TILE, TILE
 from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
-
-TILE, BFLOAT16_TILE = 32, 2048
+from ttmesh.tensor.tensor import Tensor
 
 
 class HeadSplit(NamedTuple):
@@ -79,12 +79,12 @@ def select_local_queries(q: Lanes, spec: TensorSpec, users: int, program_config:
     return copies[..., 0, :, :].reshape(*lanes, 1, users, parts * height, q.shape[-1])
 
 
-def _count_users(q: TensorSpec, table: Any) -> int:
+def _count_users(q: TensorSpec, table: Tensor | None) -> int:
     """Users by the page table's rows, without one by the queries' second dimension."""
     if table is None:
         return max(q.shape[-3] if len(q.shape) > 2 else 1, 1)
     shards = table.spec.memory_config.shard_spec
-    return max(int(table.spec.padded_shape[0]) // (shards.grid.num_cores() if shards else 1), 1)
+    return max(table.spec.padded_shape[0] // (shards.grid.num_cores() if shards else 1), 1)
 
 
 def _count_index_bytes(call: Call) -> int:

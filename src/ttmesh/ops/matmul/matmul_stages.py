@@ -9,6 +9,8 @@ from typing import Any
 from ttmesh.base.dtypes import BufferType, Layout
 from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.program_keys import binary_key
+from ttmesh.ops.configs.matmul_program_configs import MatmulMultiCoreProgramConfig
+from ttmesh.ops.matmul.matmul_rules import find_config
 from ttmesh.ops.stages.movement_stages import transpose
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.calls.operation import Call
@@ -70,9 +72,8 @@ def addmm_stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Composition
 
 
 def _transpose_first(c: Composition, x: PlannedTensor, call: Call, letter: str) -> PlannedTensor:
-    """An operand that TT-NN transposes by a program: outside DRAM it chooses a matmul that does not transpose itself."""
-    chosen = call["program_config"] is not None or call["core_grid"] is not None
-    if not call[f"transpose_{letter}"] or chosen or _all_in_dram(call) or x.spec.memory_config.is_sharded():
+    """An operand that TT-NN transposes by a program, if it chooses the matmul that does not transpose itself."""
+    if not call[f"transpose_{letter}"] or not isinstance(find_config(call), MatmulMultiCoreProgramConfig):
         return x
     return transpose(c, x, -1, -2, x.spec.memory_config)
 

@@ -10,9 +10,8 @@ from torch import Tensor as Lanes
 from ttmesh.base.errors import ShapeError, require
 from ttmesh.base.geometry import MeshCoordinate
 from ttmesh.chip.numerics.fpu import write_packed
-from ttmesh.ops.attention.attention_scores import reinterpret_tiles
-from ttmesh.ops.attention.kv_cache import make_writable
-from ttmesh.ops.attention.paged_cache_update import (
+from ttmesh.ops.caches.kv_cache import make_writable, reinterpret_tiles
+from ttmesh.ops.caches.paged_cache_update import (
     Coords,
     check_paging,
     find_writing_lanes,

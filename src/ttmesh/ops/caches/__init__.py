@@ -1,0 +1,1 @@
+"""Kv caches: rows, pages and blocks of keys and values are written in place."""
