@@ -31,6 +31,7 @@ READ, PAD_READ = 4096, 2048  # bytes that a slice, and a pad, read at a time
 SLICE_SCRATCH = 16
 PADS_IN_FLIGHT, SLOTS = 16, 8
 REPEATED, REPEATED_SLACK = 8, 128  # pages in flight; bytes beside a row in the older program
+JOINED = {Arch.WORMHOLE_B0: 1_393_472, Arch.BLACKHOLE: 1_461_248}  # bytes of a row that concat takes
 LONGEST_COPY = 1 << 18  # bytes of a row: more is copied in parts
 LOOKUP_BYTES, DOUBLE_BUFFERED = 1 << 20, 64  # of a row of a table: more is taken in parts; tiles that have two buffers
 
@@ -136,7 +137,10 @@ def concat_buffers(program: ProgramCall) -> int:
     if _is_tiles(spec):
         return 2 * page_of(spec)
     row = row_bytes(result, program.arch)
-    return (2 if 2 * row <= HALF_L1 else 1) * row
+    if "stage" in program.options:  # transposed: more rows than L1 holds are joined in parts
+        while row > JOINED[program.arch]:
+            row = -(-row // 2)
+    return (2 if 2 * row < HALF_L1 else 1) * row
 
 
 @buffer_rule("repeat_codegen", "repeat_interleave")

@@ -248,7 +248,8 @@ def rotate(
     height, width = input_tensor.shape[1:3]
     cx, cy = ((width - 1) / 2, (height - 1) / 2) if center is None else center
     radians = math.radians(angle)
-    y, x = torch.meshgrid(torch.arange(height) - cy, torch.arange(width) - cx, indexing="ij")
+    rows, columns = torch.arange(height, dtype=torch.float32), torch.arange(width, dtype=torch.float32)
+    y, x = torch.meshgrid(rows - cy, columns - cx, indexing="ij")
     source = torch.complex(x, y) * complex(math.cos(radians), math.sin(radians))
     column, row = source.real + cx, source.imag + cy
     if interpolation_mode == "nearest":
