@@ -278,7 +278,7 @@ def _blocks(case: MatmulCase, s: Sides, grid: CoreCoord, per_core_m: int, per_co
     return MatmulMultiCoreReuseMultiCastProgramConfig(
         compute_with_storage_grid_size=grid, in0_block_w=depth, out_subblock_h=high, out_subblock_w=wide,
         out_block_h=per_core_m, out_block_w=per_core_n, per_core_M=per_core_m, per_core_N=per_core_n,
-        transpose_mcast=False, fuse_batch=s.batch_b == 1,
+        transpose_mcast=False, fuse_batch=case.out.is_sharded(),
     )  # fmt: skip
 
 

@@ -109,7 +109,8 @@ def find_config(call: Call) -> ProgramConfig | None:
         or any(memory.is_sharded() and not memory.is_l1() for memory in memories)
     ):
         return None
-    return choose_config(make_case(call), activation=call["activation"] not in (None, ""))
+    case = replace(make_case(call), l1_bytes=find_free_l1(call.mesh))  # the result is not allocated yet
+    return choose_config(case, activation=call["activation"] not in (None, ""))
 
 
 def _result_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
