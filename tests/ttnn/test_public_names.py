@@ -79,7 +79,7 @@ def test_names_that_are_not_emulated_can_be_imported_and_raise_when_they_are_use
         (main, "ttnn.download_sfpi.main"),
         (ttnn.LightMetalReplay, "ttnn.LightMetalReplay"),
         (ttnn.LightMetalReplay.run, "ttnn.LightMetalReplay.run"),
-        (ttnn.device.ClearKernelCache, "ttnn.device.ClearKernelCache"),
+        (ttnn.setup_fabric_connection, "ttnn.setup_fabric_connection"),
     ):
         with pytest.raises(NotImplementedError, match=rf"^{name} is not emulated; "):
             use()

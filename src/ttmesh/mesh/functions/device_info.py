@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ttmesh.base.argument_types import refuse_wrong_types
 from ttmesh.base.dtypes import BufferType
 from ttmesh.chip.catalogue import current_system
 from ttmesh.mesh.device.dispatch_cores import compute_full_grid
@@ -33,6 +34,7 @@ class DeviceInfo:
     cb_limit: int
 
 
+@refuse_wrong_types
 def get_device_info(device: MeshDevice) -> DeviceInfo:
     """The cores and the L1 of each chip of a mesh."""
     grid, banks = device.compute_with_storage_grid_size(), device.heap.map.banks[BufferType.L1]

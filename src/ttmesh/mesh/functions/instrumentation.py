@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ttmesh.base.argument_types import refuse_wrong_types
 from ttmesh.base.dtypes import Arch
 from ttmesh.base.errors import MeshError
 from ttmesh.mesh.device.dispatch_cores import DispatchCoreAxis
@@ -48,10 +49,12 @@ def set_root_dir(root_dir: str) -> None:
     """Say where TT-Metal's sources are; they are not needed here."""
 
 
+@refuse_wrong_types
 def initialize_fast_dispatch(device: MeshDevice, allow_destructive: bool = False) -> None:
     """Turn fast dispatch on, which it always is here."""
 
 
+@refuse_wrong_types
 def terminate_fast_dispatch(device: MeshDevice) -> None:
     """Turn it off again; here it stays on."""
 
@@ -66,21 +69,25 @@ def setup_fast_dispatch(device: MeshDevice, *, allow_destructive: bool = False) 
         terminate_fast_dispatch(device)
 
 
+@refuse_wrong_types
 def enable_asynchronous_slow_dispatch(device: MeshDevice) -> None:
     """Refused, as by TT-NN with fast dispatch."""
     raise _fast_dispatch_error("enable_asynchronous_slow_dispatch can only be called when Fast Dispatch is disabled.")
 
 
+@refuse_wrong_types
 def disable_asynchronous_slow_dispatch(device: MeshDevice) -> None:
     """Refused, as by TT-NN with fast dispatch."""
     raise _fast_dispatch_error("disable_asynchronous_slow_dispatch can only be called when Fast Dispatch is disabled.")
 
 
+@refuse_wrong_types
 def is_asynchronous_slow_dispatch_enabled(device: MeshDevice) -> bool:
     """Refused, as by TT-NN with fast dispatch."""
     raise _fast_dispatch_error("std::bad_cast")
 
 
+@refuse_wrong_types
 def get_dispatch_core_axis(device: MeshDevice) -> DispatchCoreAxis:
     """Whether the cores that dispatch are a row or a column of the chip."""
     return DispatchCoreAxis.COL if device.arch() is Arch.BLACKHOLE else DispatchCoreAxis.ROW

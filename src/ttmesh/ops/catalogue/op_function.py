@@ -14,7 +14,13 @@ from ttmesh.mesh.functions.queue_functions import command_queue, sub_device
 from ttmesh.mesh.queue.plan_table import Key
 from ttmesh.ops.catalogue.signatures import REQUIRED, Overload, check_known, list_parameters, overloads
 from ttmesh.ops.configs.refused_options import REFUSED, check_options
-from ttmesh.tensor.calls.argument_errors import check_plain_values, check_types, explain_keyword, types_misfit
+from ttmesh.tensor.calls.argument_errors import (
+    check_plain_values,
+    check_types,
+    explain_keyword,
+    list_types,
+    types_misfit,
+)
 from ttmesh.tensor.calls.argument_snapshots import snapshot_all
 from ttmesh.tensor.calls.binding_types import Types, explain_type, find_types
 from ttmesh.tensor.calls.gate import Gate
@@ -208,7 +214,10 @@ class OpFunction(Gate):
             if not missing and not misplaced and not misfit:
                 check_plain_values(self.python_fully_qualified_name, bound)
                 return {**bound, **own_values} if own_values else bound
-            reason = misfit or (
+            if misfit:
+                check_types(self.python_fully_qualified_name, bound)
+                check_plain_values(self.python_fully_qualified_name, bound)
+            reason = (misfit and f"{misfit}. {list_types(bound)}") or (
                 f"{misplaced[0]} is a ttnn.Tensor, not a number or word" if misplaced else f"missing {missing}"
             )
             problems.append(f"{self.__name__}{overload.signature}: {reason}")

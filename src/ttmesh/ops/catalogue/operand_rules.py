@@ -51,7 +51,17 @@ def _found_dtype(spec: TensorSpec) -> str:
     return f"DataType::{spec.dtype.name}"
 
 
-def formats(operands: str, names: str, wrong: str, *, unless_sharded: bool = False) -> OperandRule:
+def index_formats(operands: str, names: str, wrong: str, *, unless_sharded: bool = False) -> OperandRule:
+    """These formats alone, of operands that hold indices: they say nothing about the values that an operation computes."""
+    rule = formats(operands, names, wrong)
+
+    def accepts(spec: TensorSpec, call: Call | Mapping[str, Any]) -> bool:
+        return (unless_sharded and not spec.memory_config.interleaved) or rule.accepts(spec, call)
+
+    return replace(rule, accepts=accepts, is_format=False)
+
+
+def formats(operands: str, names: str, wrong: str) -> OperandRule:
     """These formats alone."""
     allowed = frozenset(FORMATS[name] for name in names.split())
     expected = " or ".join(dtype.name.lower() for dtype in sorted(allowed, key=lambda dtype: dtype.name))
@@ -59,7 +69,7 @@ def formats(operands: str, names: str, wrong: str, *, unless_sharded: bool = Fal
     return OperandRule(
         tuple(operands.split()),
         wrong,
-        lambda spec, _: spec.dtype in allowed or (unless_sharded and not spec.memory_config.interleaved),
+        lambda spec, _: spec.dtype in allowed,
         _found_dtype,
         expected,
         fix,

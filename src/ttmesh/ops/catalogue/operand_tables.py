@@ -10,6 +10,7 @@ from ttmesh.ops.catalogue.operand_rules import (
     formats,
     in_dram,
     in_l1,
+    index_formats,
     memory,
     only_for,
     row_major,
@@ -110,14 +111,14 @@ _FUSED_ROPE = tuple(
 
 _PAGED_CACHE = (
     memory("cache_tensor cache_tensor1 cache_tensor2", "interleaved", "Only interleaved cache is supported"),
-    formats("page_table", "i32", "Expect page table to have datatype INT32", unless_sharded=True),
+    index_formats("page_table", "i32", "Expect page table to have datatype INT32", unless_sharded=True),
     row_major("page_table", "Expect page table to have memory layout in ROW MAJOR"),
-    formats("update_idxs_tensor", "i32", "Expected update_idxs to have datatype INT32"),
+    index_formats("update_idxs_tensor", "i32", "Expected update_idxs to have datatype INT32"),
     row_major("update_idxs_tensor", "Expected update_idxs to have memory layout in ROW MAJOR"),
 )
 _PAGE_TABLE = (
     row_major("page_table_tensor", "Page table must be row major"),
-    formats("page_table_tensor", "i32", "Page table must be int32"),
+    index_formats("page_table_tensor", "i32", "Page table must be int32"),
 )
 
 
@@ -146,7 +147,7 @@ OPERAND_RULES: Mapping[str, tuple[OperandRule, ...]] = {
     "ttnn.moreh_sgd": _moreh("moreh_sgd", param_in="params_in", grad="grad"),
     "ttnn.moreh_linear": _moreh("moreh_matmul", input="input", weight="other"),
     "ttnn.moreh_matmul": _moreh("moreh_matmul", input="input", other="other"),
-    "ttnn.tosa_gather": (formats("index", "u32 u16", "Index tensor must be of type UINT32 or UINT16. Got: {}"),),
+    "ttnn.tosa_gather": (index_formats("index", "u32 u16", "Index tensor must be of type UINT32 or UINT16. Got: {}"),),
     "ttnn.experimental.attn_matmul": _ATTN_MATMUL,
     "ttnn.experimental.attn_matmul_from_cache": _ATTN_MATMUL,
     "ttnn.experimental.group_attn_matmul": _ATTN_MATMUL,

@@ -81,12 +81,17 @@ def explain_keyword(given: Iterable[str], known: Iterable[str]) -> str | None:
 
 def types_misfit(name: str, arguments: Mapping[str, Any], reason: object) -> TypeError:
     """The error for an argument of a type that the operation does not take."""
+    return TypeError(f"{name}(): incompatible function arguments. {reason}. {list_types(arguments)}")
+
+
+def list_types(arguments: Mapping[str, Any]) -> str:
+    """The types of the arguments that a caller gave."""
     types = ", ".join(
         f"{key}: {type(value).__qualname__}"
         for key, value in arguments.items()
         if value is not None and value is not False and not (isinstance(value, tuple) and not value)  # defaults
     )
-    return TypeError(f"{name}(): incompatible function arguments. {reason}. Invoked with types: {types}")
+    return f"Invoked with types: {types}"
 
 
 def _foreign(key: str, value: Any) -> str | None:
