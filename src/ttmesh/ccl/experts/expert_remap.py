@@ -105,7 +105,12 @@ def _check_weights(weights: Tensor, non_zero: int, expert_parallel_size: int) ->
         "Convert it with ttnn.to_layout.",
     )
     shape = tuple(weights.shape)
-    require(len(shape) == 2 and shape[0] == 1, "expected input shape [1,E]", "[1, experts]", "Reshape it.")
+    require(
+        len(shape) == 2 and shape[0] == 1,
+        "expected input shape [1,E]",
+        "[1, experts]",
+        "Reshape it to one row of experts.",
+    )
     few = "Choose fewer experts, one or more for every device."
     require(non_zero > 0, "Number of non zero weights must be non-zero", "1 or more", few)
     require(

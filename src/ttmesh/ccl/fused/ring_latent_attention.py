@@ -182,7 +182,7 @@ def ring_mla(
     layers, layer = 1 if kv_cache_num_layers is None else kv_cache_num_layers, kv_cache_layer_idx or 0
     for tensor in (input_tensor_q, input_tensor_kv):
         wrong = f"ShapeBase[] index out of range. 3 not in [-4, {len(tensor.shape)})"
-        require(len(tensor.shape) == 4, wrong, "four dims", "Reshape it.")
+        require(len(tensor.shape) == 4, wrong, "four dims", "Reshape it to [batch, heads, sequence, dim].")
     ring = LatentRing(
         input_tensor_q.spec, input_tensor_kv.spec, persistent_output_buffer_kv.spec, mesh.shape[axis], gather_dim,
         head_dim_v, logical_n, is_balanced, kv_cache_batch_idx, layers, layer, kv_actual_isl, metadata,

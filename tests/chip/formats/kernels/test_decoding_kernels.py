@@ -9,8 +9,9 @@ import ttmesh
 import ttmesh.ttnn as ttnn
 from ttmesh.chip.backends.index_guard import _make_blank
 from ttmesh.chip.formats.kernels import gpu_loader
-from ttmesh.ops.attention import paged_cache_update, sdpa_decode
+from ttmesh.ops.attention import sdpa_decode
 from ttmesh.ops.attention.rotary_embedding import apply_pair_rotary
+from ttmesh.ops.caches import paged_cache_update
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 
