@@ -16,11 +16,11 @@ from ttmesh.monitor.graph_reports.import_report import import_report
 from ttmesh.monitor.graph_reports.report_files import list_report_files
 from ttmesh.ops.graph.comparison_records import has_comparison_records
 from ttmesh.ops.graph.graph_capture import (
-    RunMode,
     begin_graph_capture,
     end_graph_capture_to_file,
     is_graph_capture_active,
 )
+from ttmesh.ops.graph.graph_recorder import RunMode
 from ttmesh.ops.graph.graph_report import disable_detailed_buffer_tracing, enable_detailed_buffer_tracing
 
 log = logging.getLogger(__name__)

@@ -257,8 +257,9 @@ _MOREH = (
 )
 
 _GRAPH = {
+    "ttmesh.ops.graph.graph_recorder": "RunMode",
     "ttmesh.ops.graph.graph_capture": (
-        "RunMode REPORT_VERSION begin_graph_capture end_graph_capture end_graph_capture_to_file is_graph_capture_active "
+        "REPORT_VERSION begin_graph_capture end_graph_capture end_graph_capture_to_file is_graph_capture_active "
         "track_function_start track_function_end"
     ),
     "ttmesh.ops.graph.full_capture": "full_graph_capture",

@@ -9,12 +9,12 @@ from pathlib import Path
 from ttmesh.base.ttnn_config import CONFIG
 from ttmesh.ops.graph import graph_report
 from ttmesh.ops.graph.graph_capture import (
-    RunMode,
     begin_graph_capture,
     end_graph_capture,
     end_graph_capture_to_file,
     is_graph_capture_active,
 )
+from ttmesh.ops.graph.graph_recorder import RunMode
 
 
 @contextmanager
