@@ -128,7 +128,12 @@ def test_a_wait_that_nobody_ends_is_an_error_that_says_what_is_missing(schedule:
     ttnn.experimental.send_async_d2h(put(mesh, VALUES), target)
     with pytest.raises(RuntimeError, match=r"deadlock: .*send_async_d2h waits for the host to read from a D2HSocket"):
         ttnn.synchronize_device(mesh)
+    with pytest.raises(RuntimeError, match="Timeout waiting for host to acknowledge data over D2H socket"):
+        target.barrier(10)
+    with pytest.raises(RuntimeError, match="deadlock: the host waits for itself to read from a D2HSocket"):
+        target.barrier()
     assert target.discard_pending_pages() == 8
+    target.barrier()
     ttnn.synchronize_device(mesh)
     ttnn.close_mesh_device(mesh)
 

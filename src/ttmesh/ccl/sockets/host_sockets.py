@@ -159,13 +159,15 @@ class D2HSocket(PageSocket):
         return count
 
     def barrier(self, timeout_ms: int | None = None) -> None:
-        """Return once the host has read everything; there is no one else who could, so pages that are left are an error."""
-        if self.pages or self._unacknowledged_pages:
-            raise MeshError(
-                "Timeout waiting for device to receive acknowledgement over D2H socket.",
-                expected="pages that are all read, with notify_sender",
-                fix="Call read_tensor before.",
-            )
+        """Return once the host has read everything; nobody else reads, so pages that are left are an error."""
+        if not (self.pages or self._unacknowledged_pages):
+            return
+        text = "Timeout waiting for host to acknowledge data over D2H socket."
+        raise QueueError(
+            "deadlock: the host waits for itself to read from a D2HSocket" if timeout_ms is None else text,
+            expected="pages that are all read, with notify_sender",
+            fix="Call read_tensor before barrier().",
+        )
 
     def put(self, pages: list[torch.Tensor]) -> None:
         """Send pages; those that the FIFO does not hold follow while the host reads."""
