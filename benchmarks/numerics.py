@@ -81,7 +81,7 @@ def report(rows: int, size: int, device: str, seconds: Callable[[list[Work], int
     b = torch.randn(size, size, device=device).bfloat16()
     wide_a, wide_b = a.float(), b.float()
     products = rows * size * size / 1e9
-    repeats = 5 if rows * size * size >= 1 << 30 else 20
+    repeats = 20 if rows * size * size >= 1 << 30 else 100
     if device == "cuda" or FAST_BFLOAT16:  # what ideal costs there: bfloat16 by the machine's own instructions
         ideal: Work = lambda: a @ b  # noqa: E731
     else:

@@ -7,9 +7,12 @@ import os
 import random
 import shutil
 import signal
+import sys
 import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -17,6 +20,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 from ttmesh.base import numerics_mode
+from ttmesh.base import settings as process_settings
 
 # On a busy machine drawing an example may take a second: that says nothing about the code.
 settings.register_profile("ttmesh", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -93,3 +97,27 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if any(counts.values()):
         said = ", ".join(f"{number} {outcome}" for outcome, number in counts.items())
         terminalreporter.write_line(f"two hosts as network namespaces: {said}")
+
+
+@pytest.fixture
+def without_hugging_face() -> Iterator[None]:
+    """No module of Hugging Face is imported, and what the test imports under these names is forgotten after it."""
+
+    def forget() -> dict[str, ModuleType]:
+        names = [name for name in sys.modules if name.partition(".")[0] in ("transformers", "huggingface_hub")]
+        return {name: sys.modules.pop(name) for name in names}
+
+    held = forget()
+    yield
+    forget()
+    sys.modules.update(held)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def settings_end_with_their_file(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What a test file sets for the process it takes back: the next file would run on another system."""
+    before = dict(process_settings._overrides)
+    yield
+    assert process_settings._overrides == before, (
+        f"{request.path.name} leaves settings behind: {process_settings._overrides}"
+    )

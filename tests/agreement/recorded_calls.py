@@ -103,14 +103,20 @@ class Session:
 
     @staticmethod
     def shards(
-        kind: str, shape: tuple[int, int], x: int, y: int, first_x: int = 0, first_y: int = 0
+        kind: str,
+        shape: tuple[int, int],
+        x: int,
+        y: int,
+        first_x: int = 0,
+        first_y: int = 0,
+        orientation: str = "ROW_MAJOR",
     ) -> ttnn.MemoryConfig:
         """Shards of this shape on x by y cores."""
         layout = {"h": "HEIGHT_SHARDED", "w": "WIDTH_SHARDED", "b": "BLOCK_SHARDED"}[kind]
         cores = ttnn.CoreRangeSet(
             {ttnn.CoreRange(ttnn.CoreCoord(first_x, first_y), ttnn.CoreCoord(first_x + x - 1, first_y + y - 1))}
         )
-        spec = ttnn.ShardSpec(cores, shape, ttnn.ShardOrientation.ROW_MAJOR)
+        spec = ttnn.ShardSpec(cores, shape, ttnn.ShardOrientation[orientation])
         return ttnn.MemoryConfig(ttnn.TensorMemoryLayout[layout], ttnn.BufferType.L1, spec)
 
     def socket(self, sender: Any, receiver: Any, fifo: int) -> tuple[ttnn.MeshSocket, ttnn.MeshSocket]:

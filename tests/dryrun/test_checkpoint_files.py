@@ -38,6 +38,53 @@ def test_a_checkpoint_without_contents_takes_no_room_and_names_every_tensor(
     assert not folder.exists()
 
 
+LIBRARY = """
+import torch
+
+
+class AutoConfig:
+    dtype = None
+
+    @classmethod
+    def from_pretrained(cls, folder):
+        return cls()
+
+
+class AutoModelForCausalLM:
+    @classmethod
+    def from_config(cls, config, dtype):
+        return torch.nn.ModuleDict({"experts": torch.nn.Linear(8, 6, bias=False, dtype=dtype)})
+"""
+EMPTY = "from contextlib import nullcontext as no_init_weights\n"
+SPLIT = """
+def revert_weight_conversion(model, tensors):
+    return {f"{name}.{i}": row for name, tensor in tensors.items() for i, row in enumerate(tensor.split(3))}
+"""
+RELEASES = {
+    4: ({"modeling_utils.py": EMPTY}, {"experts.weight": (6, 8)}),
+    5: (
+        {"modeling_utils.py": "", "initialization.py": EMPTY, "core_model_loading.py": SPLIT},
+        {"experts.weight.0": (3, 8), "experts.weight.1": (3, 8)},
+    ),
+}
+
+
+@pytest.mark.usefixtures("without_hugging_face")
+@pytest.mark.parametrize("release", RELEASES)
+def test_tensors_are_named_as_in_files_by_every_release_of_transformers(
+    release: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, expected = RELEASES[release]
+    for name, text in {**files, "__init__.py": LIBRARY}.items():
+        (tmp_path / "transformers").mkdir(exist_ok=True)
+        (tmp_path / "transformers" / name).write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    found = checkpoints.list_tensors(tmp_path)
+
+    assert found == {name: (shape, torch.bfloat16) for name, shape in expected.items()}
+
+
 def test_a_folder_without_a_configuration_is_refused(tmp_path: Path) -> None:
     with (
         pytest.raises(MeshError, match=r"has no config\.json; expected a folder with the configuration"),

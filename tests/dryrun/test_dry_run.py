@@ -279,3 +279,22 @@ def test_an_interrupted_run_leaves_nothing_behind(tmp_path: Path) -> None:
 
     assert running.returncode != 0
     assert [path.name for path in tmp_path.iterdir()] == ["program.py"]
+
+
+@pytest.mark.parametrize("rows", [32, 4096], ids=["small tensors have values", "large ones have none"])
+@pytest.mark.parametrize("on_device", [False, True])
+def test_tensors_are_not_written_to_files_but_can_be_read_again(tmp_path: Path, rows: int, on_device: bool) -> None:
+    path = tmp_path / "cache" / "weight.tensorbin"
+    with ttmesh.dry_run(), ttnn.manage_device(0) as device:
+        place = device if on_device else None
+        made = ttnn.from_torch(torch.ones(rows, 1024), ttnn.bfloat8_b, layout=ttnn.TILE_LAYOUT, device=place)
+        ttnn.dump_tensor(path, made)
+        read = ttnn.load_tensor(path, device=place)
+        assert read.spec == made.spec
+        assert ttnn.is_tensor_storage_on_device(read) is on_device
+        ttnn._ttnn.tensor.dump_tensor_flatbuffer(str(path.with_suffix("")), made)  # TTTv2's way
+        assert ttnn._ttnn.tensor.load_tensor_flatbuffer(str(path.with_suffix(""))).spec.shape == made.spec.shape
+        ttnn.as_tensor(torch.ones(rows, 1024), ttnn.bfloat16, cache_file_name=tmp_path / "cache" / "other")
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(ttmesh.MeshError, match="does not exist"):
+        ttnn.load_tensor(path)

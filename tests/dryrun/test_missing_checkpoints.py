@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
 from pathlib import Path
 
 import pytest
@@ -44,19 +43,25 @@ class PreTrainedModel:
 class AutoTokenizer:
     @classmethod
     def from_pretrained(cls, name, **options):
-        raise OSError(f"{name} has no tokenizer")
+        if name.startswith("some/"):
+            raise OSError(f"{name} has no tokenizer")
+        return cls(name)
+
+    def __init__(self, name):
+        self.unk_token_id, self.name = 0, name
+
+    def encode(self, text, add_special_tokens=True):
+        return {"no/words": [], "unknown/words": [0, 0], "known/words": [0, 1]}[self.name]
 """,
 }
 
 
 @pytest.fixture
-def _library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without_hugging_face: None) -> None:
     for name, text in FILES.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("transformers", "huggingface_hub")]:
-        monkeypatch.delitem(sys.modules, name)
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
@@ -77,6 +82,19 @@ def test_a_model_without_files_has_the_sizes_of_its_configuration() -> None:
     for loader in (PreTrainedModel, AutoTokenizer):
         with pytest.raises(OSError, match="some/model has no"):
             loader.from_pretrained("some/model")
+
+
+@pytest.mark.usefixtures("_library")
+@pytest.mark.parametrize(("name", "kept"), [("no/words", False), ("unknown/words", False), ("known/words", True)])
+def test_a_tokenizer_that_was_made_without_its_files_is_replaced(name: str, kept: bool) -> None:
+    with ttmesh.dry_run() as run:
+        from transformers.models.auto.tokenization_auto import AutoTokenizer
+
+        found = AutoTokenizer.from_pretrained(name)
+
+    assert isinstance(found, AutoTokenizer) is kept
+    assert run.report is not None
+    assert bool(run.report.assumptions) is not kept
 
 
 @pytest.mark.usefixtures("_library")

@@ -155,12 +155,12 @@ def mesh_of(shape: tuple[int, int], backend: str, system: str = "t3k") -> Iterat
 
 def run(case: Case, cell: Cell, numerics: str = "ideal") -> None:
     """Run one cell (on the cpu, or where TTMESH_BACKEND says), compare every device with the golden, then run it on meta."""
-    with numerics_mode.numerics(numerics), _watch_fpus() as fpus:
+    with numerics_mode.numerics(numerics), watch_fpus() as fpus:
         _run_and_compare(case, cell, fpus)
 
 
 @contextmanager
-def _watch_fpus() -> Iterator[list[FpuConfig]]:
+def watch_fpus() -> Iterator[list[FpuConfig]]:
     """The settings of every FPU that is used inside."""
     used: list[FpuConfig] = []
     before = fpu.run_in

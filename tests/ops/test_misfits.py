@@ -9,6 +9,8 @@ import pytest
 import torch
 
 import ttmesh.ttnn as ttnn
+from ttmesh.ops.catalogue import families
+from ttmesh.ops.catalogue.op_function import OpFunction
 
 
 @pytest.fixture(scope="module")
@@ -108,3 +110,22 @@ def test_help_prints_what_an_operation_does_and_how_it_is_called(capsys: pytest.
 def test_a_misspelt_option_of_a_collective_lists_ttmeshs_own_too(a: ttnn.Tensor) -> None:
     with pytest.raises(TypeError, match=r"argument 'math_op'.*own options: algorithm, mode, reduction"):
         ttnn.all_reduce(a, math_op="max")
+
+
+def test_a_list_in_place_of_a_tensor_is_a_type_error_wherever_the_bindings_types_are_known(a: ttnn.Tensor) -> None:
+    """Of operations outside ttnn.experimental nearly all are."""
+    operations = {entry.function for entry in families.load().values() if isinstance(entry.function, OpFunction)}
+    asked = 0
+    for operation in sorted(operations, key=lambda op: op.python_fully_qualified_name):
+        required = [p.name for p in operation._overloads[0].signature.parameters.values() if p.default is p.empty]
+        kind = next((types[required[0]] for types in operation._types if required and required[0] in types), "")
+        if "Tensor" not in kind or ("[" in kind and operation.name != "minimal_matmul"):
+            continue
+        asked += 1
+        others = {name: a if "tensor" in name or name in ("input", "other") else 1 for name in required[1:]}
+        with pytest.raises(
+            (TypeError, RuntimeError), match=r"incompatible function arguments|list input must be"
+        ) as error:
+            operation(**{required[0]: [a]}, **others)
+        assert isinstance(error.value, TypeError) or operation.name == "minimal_matmul"
+    assert asked > 400

@@ -10,7 +10,7 @@ from sanitized import use_sanitized_kernels, use_threads
 from ttmesh.base import settings
 from ttmesh.base.dtypes import BLOCK_FLOATS, Layout, MathFidelity, float32
 from ttmesh.chip.formats import block_float, packing
-from ttmesh.chip.formats.kernels import loader
+from ttmesh.chip.formats.kernels import loader, sgemm
 from ttmesh.chip.formats.kernels.attention import attend
 from ttmesh.chip.formats.kernels.fpu_gemm import multiply
 from ttmesh.chip.formats.kernels.lane_sum import lane_sum
@@ -54,12 +54,18 @@ def results(shape: tuple[int, int], matrices: int) -> list[torch.Tensor]:
 
 
 def float_sums(shape: tuple[int, int], matrices: int) -> list[torch.Tensor]:
-    """What the GEMM of cut operands and attention make of them: an order of additions of their own, for any threads."""
+    """What the GEMMs and attention make of them: an order of additions of their own, for any threads."""
     generator = torch.Generator().manual_seed(shape[0] * 1000 + shape[1])
     values = torch.randn(matrices, *shape, generator=generator)
     forms = [(FpuConfig(fidelity=MathFidelity.HiFi3, fp32_dest=True, out_dtype=float32), None), (FpuConfig(), 32)]
     operands = itertools.product(forms, (values, values.bfloat16()), (values.mT, values.mT.contiguous().bfloat16()))
     found = [multiply(a, b, choose_masks(config), block=block, lower=0.02) for (config, block), a, b in operands]
+    sgemm.SPLIT_PRODUCTS = 0  # many threads for little work
+    found += [
+        sgemm.multiply(a, b)
+        for a, b in itertools.product((values, values.mT.contiguous().mT), (values.mT, values.mT.contiguous()))
+    ]
+    found += [sgemm.multiply(values.mT[:1], values)]  # K is short, and one matrix serves all batches
     for kind, mask in itertools.product((torch.float32, torch.bfloat16), (None, torch.linspace(-1, 1, shape[0]))):
         q, k, v = (
             torch.randn(matrices, 2, n, 48, generator=generator).to(kind)

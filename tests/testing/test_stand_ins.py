@@ -10,12 +10,15 @@ import pytest
 
 from ttmesh import dropin
 from ttmesh.testing import stand_ins
+from ttmesh.testing.import_changes import ImportChanges
 
 
 @pytest.fixture(autouse=True)
 def _stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    finders = [finder for finder in sys.meta_path if not isinstance(finder, stand_ins.MissingFinder | ImportChanges)]
+    monkeypatch.setattr(sys, "meta_path", finders)
     monkeypatch.setattr(stand_ins, "NEEDED_BY_NAME", ("a_picture_library", "a_picture_library.shapes"))
+    monkeypatch.setattr(stand_ins, "ASKED_BY_TRANSFORMERS", {"is_vision_available": "a_picture_library"})
     for name in stand_ins.NEEDED_BY_NAME:
         monkeypatch.delitem(sys.modules, name, raising=False)
     stand_ins.install()
@@ -45,6 +48,25 @@ def test_a_missing_module_can_be_imported_but_not_used() -> None:
 
 def test_libraries_that_ask_whether_a_module_is_there_are_told_no() -> None:
     assert importlib.util.find_spec("a_picture_library") is None
+
+
+@pytest.mark.usefixtures("without_hugging_face")
+@pytest.mark.parametrize("before", [True, False], ids=["stand-in imported before", "not before"])
+def test_transformers_that_asks_by_importing_is_told_no(
+    before: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asks = "def is_vision_available():\n    import a_picture_library.shapes\n    return True\n"
+    package = tmp_path / "transformers" / "utils"
+    package.mkdir(parents=True)
+    (package.parent / "__init__.py").write_text("")
+    (package / "__init__.py").write_text("from .import_utils import is_vision_available\n")
+    (package / "import_utils.py").write_text(asks)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    if before:
+        import a_picture_library.shapes  # noqa: F401
+    from transformers.utils import is_vision_available  # type: ignore[import-not-found]
+
+    assert not is_vision_available()
 
 
 def test_tt_lib_is_taken_from_the_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

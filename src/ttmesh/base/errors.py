@@ -8,7 +8,12 @@ from typing import ClassVar
 
 
 class MeshError(RuntimeError):
-    """Anything ttmesh refuses; a RuntimeError because TT-NN programs expect one."""
+    """Anything ttmesh refuses; a RuntimeError because TT-NN programs expect one.
+
+    `in_order`: nothing that TT-NN would have said first is left to look at.
+    """
+
+    in_order = False
 
     def __init__(self, wrong: str, *, expected: str, fix: str) -> None:
         joint = " Expected" if wrong.endswith((".", "!", "?")) else "; expected"  # TT-NN's own texts end like this

@@ -12,6 +12,7 @@ from ttmesh.dryrun.host_tensors import without_values
 from ttmesh.dryrun.memory_log import MemoryLog
 from ttmesh.dryrun.missing_checkpoints import without_checkpoints
 from ttmesh.dryrun.run_report import RunReport, make_report
+from ttmesh.tensor.transfer.serialization import without_tensor_files
 
 
 class DryRun:
@@ -36,7 +37,11 @@ def dry_run(progress: Callable[[int], None] | None = None, *, assume: float | No
     run.log.start()
     finished = False
     try:
-        with without_values(assume, run.assumptions), without_checkpoints(run.assumptions):
+        with (
+            without_values(assume, run.assumptions),
+            without_checkpoints(run.assumptions),
+            without_tensor_files(),
+        ):
             yield run
         finished = True
     except OutOfMemoryError:

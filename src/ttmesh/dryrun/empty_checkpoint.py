@@ -36,9 +36,14 @@ def list_tensors(folder: Path) -> Sizes:
         )
     models = importlib.import_module("transformers")
     config = models.AutoConfig.from_pretrained(str(folder))
-    with torch.device("meta"), importlib.import_module("transformers.modeling_utils").no_init_weights():
+    newer = importlib.util.find_spec("transformers.core_model_loading") is not None  # release 5
+    initial = importlib.import_module(f"transformers.{'initialization' if newer else 'modeling_utils'}")
+    with torch.device("meta"), initial.no_init_weights():
         model = models.AutoModelForCausalLM.from_config(config, dtype=config.dtype or torch.bfloat16)
-    return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in model.state_dict().items()}
+    tensors = model.state_dict()
+    if newer:  # its models hold experts in one tensor, files one by one
+        tensors = importlib.import_module("transformers.core_model_loading").revert_weight_conversion(model, tensors)
+    return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
 
 
 def write_empty_checkpoint(folder: Path, tensors: Sizes) -> None:

@@ -6,17 +6,15 @@ import functools
 import importlib.util
 import os
 import re
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from ttmesh.dryrun.tensor_files import without_large_tensors
+from ttmesh.testing.import_changes import ImportChanges
 
 # Where a tt-metal checkout keeps configurations of models.
 CONFIGS = (
@@ -77,55 +75,25 @@ class PieceTokenizer:
         return self.vocab_size
 
 
-class LoaderHooks(MetaPathFinder, Loader):
+class LoaderHooks(ImportChanges):
     """Changes Hugging Face's loaders as soon as the program imports them, and changes them back at the end."""
 
     def __init__(self, notes: Counter[str]) -> None:
+        super().__init__(
+            {
+                "transformers.modeling_utils": self._change_models,
+                "transformers.models.auto.tokenization_auto": self._change_tokenizers,
+                "transformers.models.auto.configuration_auto": self._change_configurations,
+                "huggingface_hub.constants": self._stay_offline,
+                "safetensors": self._change_files,
+            }
+        )
         self._notes = notes
         self._undo: list[Callable[[], None]] = []
-        self._changes = {
-            "transformers.modeling_utils": self._change_models,
-            "transformers.models.auto.tokenization_auto": self._change_tokenizers,
-            "transformers.models.auto.configuration_auto": self._change_configurations,
-            "huggingface_hub.constants": self._stay_offline,
-            "safetensors": self._change_files,
-        }
-        self._loaders: dict[str, Loader] = {}
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """The spec that the other finders give, with this loader around its own."""
-        if fullname not in self._changes:
-            return None
-        others = (finder.find_spec(fullname, path, target) for finder in sys.meta_path if finder is not self)
-        spec = next((found for found in others if found is not None), None)
-        if spec is not None and spec.loader is not None:
-            self._loaders[fullname], spec.loader = spec.loader, self
-        return spec
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """As the own loader does."""
-        return self._loaders[spec.name].create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Run the module, then change its loader."""
-        own = self._loaders[module.__name__]
-        own.exec_module(module)
-        if module.__spec__ is not None:
-            module.__spec__.loader = own
-        self._changes[module.__name__](module)
-
-    def start(self) -> None:
-        """Change what is imported already, and listen for the rest."""
-        for name, change in self._changes.items():
-            if name in sys.modules:
-                change(sys.modules[name])
-        sys.meta_path.insert(0, self)
 
     def stop(self) -> None:
         """Change everything back."""
-        sys.meta_path.remove(self)
+        super().stop()
         while self._undo:
             self._undo.pop()()
 
@@ -171,10 +139,13 @@ class LoaderHooks(MetaPathFinder, Loader):
             @functools.wraps(load)
             def from_pretrained(cls: Any, name: Any, *args: Any, **options: Any) -> Any:
                 try:
-                    return load(cls, name, *args, **{**options, "local_files_only": True})
+                    found = load(cls, name, *args, **{**options, "local_files_only": True})
                 except MISSING:
+                    found = None
+                if found is None or not _knows_words(found):
                     self._notes[f"tokenizer of {name}: words and pieces of words"] += 1
                     return PieceTokenizer()
+                return found
 
             return from_pretrained
 
@@ -193,6 +164,12 @@ class LoaderHooks(MetaPathFinder, Loader):
             return from_pretrained
 
         self._replace(module.AutoConfig, make)
+
+
+def _knows_words(tokenizer: Any) -> bool:
+    """Whether a tokenizer has a vocabulary: transformers 5 makes some without their files, which have none."""
+    tokens = tokenizer.encode("Write a poem, please.", add_special_tokens=False)
+    return any(token != getattr(tokenizer, "unk_token_id", None) for token in tokens)
 
 
 def _has_weights(name: Any) -> bool:

@@ -6,16 +6,22 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Sequence
+from functools import cache, partial
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
+
+from ttmesh.testing.import_changes import ImportChanges
 
 # Imported by tt-metal's conftest files for few tests: importing works, using a name raises and says what is missing.
 NEEDED_BY_NAME = (
     "torchvision", "torchvision.transforms", "torchvision.models", "torchvision.ops", "PIL", "PIL.Image",
     "IPython", "IPython.display",
 )  # fmt: skip
+
+# How transformers asks what is installed: from release 5 on some answers come from an import, which a stand-in passes.
+ASKED_BY_TRANSFORMERS = {"is_vision_available": "PIL", "is_torchvision_available": "torchvision"}
 
 
 def install() -> None:
@@ -24,6 +30,8 @@ def install() -> None:
         sys.modules["tracy"] = _tracy()
     if not any(isinstance(finder, MissingFinder) for finder in sys.meta_path):
         sys.meta_path.append(MissingFinder())
+        missing = [name for name, package in ASKED_BY_TRANSFORMERS.items() if not importlib.util.find_spec(package)]
+        ImportChanges({"transformers.utils.import_utils": partial(_answer_no, missing)}).start()
 
 
 class MissingFinder(MetaPathFinder, Loader):
@@ -79,6 +87,13 @@ class Absent(type):
     def __call__(cls, *args: object, **options: object) -> Any:
         """Raise, because the module is not installed."""
         raise cls._refuse()
+
+
+def _answer_no(questions: Sequence[str], module: ModuleType) -> None:
+    """Let these functions of a module say that what they ask for is not installed."""
+    for name in questions:
+        if hasattr(module, name):
+            setattr(module, name, cache(lambda: False))
 
 
 def _tracy() -> ModuleType:

@@ -184,3 +184,20 @@ def test_bfloat16_operands_give_the_bits_of_the_same_values_in_float32(fidelity:
     whole = fpu_gemm.multiply(a.float(), b.float(), masks, block=None, lower=0.0)
 
     assert torch.equal(half, whole)
+
+
+@needs_compiler
+@pytest.mark.parametrize("lower", [0.0, 0.02])
+@pytest.mark.parametrize("block", [32, 64, 96, 320, 704])
+def test_a_row_s_result_does_not_depend_on_the_rows_beside_it(block: int, lower: float) -> None:
+    """Full tiles of rows take turns in the multiplier, the last rows of a matrix do not; chunks of K end in between."""
+    a = torch.randn(1, 301, 680, generator=_generator(30)).bfloat16()
+    a[0, ::7] = a[0, ::7].round()  # some sums need no rounding
+    b = torch.randn(1, 680, 100, generator=_generator(31)).bfloat16().round()
+    masks = realistic_matmul.choose_masks(FpuConfig(fidelity=MathFidelity.HiFi4))
+
+    together = fpu_gemm.multiply(a, b, masks, block=block, lower=lower)
+
+    for rows in (1, 2, 3, 5, 8, 43):
+        alone = torch.cat([fpu_gemm.multiply(part, b, masks, block=block, lower=lower) for part in a.split(rows, 1)], 1)
+        assert torch.equal(together, alone), f"{rows} rows at a time"

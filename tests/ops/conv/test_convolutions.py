@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+import ttmesh
 import ttmesh.ttnn as ttnn
 from ttmesh.ops.conv.conv_buffers import circular_buffers
 from ttmesh.ops.conv.conv_sharding import ParallelConfig, Window
@@ -210,8 +211,49 @@ def test_a_result_in_l1_is_sharded_and_one_in_dram_is_not(mesh: Any) -> None:
     here = ttnn.conv2d(input_tensor=on(mesh, x, memory_config=ttnn.L1_MEMORY_CONFIG), weight_tensor=w, **given)
     there = ttnn.conv2d(input_tensor=on(mesh, x), weight_tensor=w, **given)
 
-    assert here.memory_config().memory_layout is ttnn.TensorMemoryLayout.HEIGHT_SHARDED
+    assert here.memory_config().memory_layout is ttnn.TensorMemoryLayout.BLOCK_SHARDED
     assert there.memory_config() == ttnn.DRAM_MEMORY_CONFIG
+
+
+# size, channels in and out, kernel, stride, padding, batch, dilation; rows or tiles; shards asked for; bias
+L1_RESULTS = {  # as TT-NN 0.81.1 shards them on an n150: layout, shard, cores, bytes of circular buffers
+    (14, 128, 256, 3, 1, 0, 2, 1, "tiles", None, False): ("BLOCK", (64, 32), 40, 30784),
+    (56, 3, 96, 3, 2, 1, 1, 2, "rows", "BLOCK", True): ("BLOCK", (96, 32), 24, 16448),
+    (32, 3, 16, 3, 1, 1, 1, 1, "tiles", "HEIGHT", True): ("HEIGHT", (32, 32), 32, 20544),
+    (16, 3, 16, 5, 1, 2, 1, 1, "rows", "HEIGHT", True): ("HEIGHT", (32, 32), 8, 14400),
+    (32, 256, 32, 3, 1, 0, 2, 2, "tiles", "BLOCK", True): ("BLOCK", (224, 32), 7, 94272),
+    (56, 32, 256, 1, 1, 0, 2, 1, "rows", "BLOCK", False): ("BLOCK", (800, 256), 8, 67584),
+    (32, 256, 128, 3, 1, 1, 1, 2, "rows", "WIDTH", False): ("WIDTH", (928, 32), 4, 1124416),
+    (32, 96, 256, 1, 2, 0, 1, 1, "rows", "WIDTH", False): ("WIDTH", (256, 32), 8, 38976),
+    (14, 64, 128, 1, 2, 0, 1, 1, "tiles", "WIDTH", True): ("WIDTH", (64, 32), 4, 16448),
+}
+
+
+@pytest.mark.parametrize("case", L1_RESULTS, ids=str)
+def test_results_in_l1_are_sharded_as_tt_nn_shards_them(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TTMESH_SYSTEM", "n150")
+    size, channels, filters, kernel, stride, padding, batch, dilation, form, asked, has_bias = case
+    layout, shard, cores, buffers = L1_RESULTS[case]
+    with ttmesh.dry_run(), ttnn.manage_device(0) as device:
+        image = ttnn.from_torch(
+            torch.zeros(1, 1, batch * size * size, channels), ttnn.bfloat16, device=device,
+            layout=ttnn.TILE_LAYOUT if form == "tiles" else ttnn.ROW_MAJOR_LAYOUT, memory_config=ttnn.L1_MEMORY_CONFIG,
+        )  # fmt: skip
+        shards = None if asked is None else ttnn.TensorMemoryLayout[f"{asked}_SHARDED"]
+        bias = ttnn.from_torch(torch.zeros(1, 1, 1, filters), ttnn.bfloat16) if has_bias else None
+        ttnn.graph.begin_graph_capture(ttnn.graph.RunMode.NO_DISPATCH)
+        result = ttnn.conv2d(
+            input_tensor=image, weight_tensor=ttnn.from_torch(torch.zeros(filters, channels, kernel, kernel), ttnn.bfloat16),
+            bias_tensor=bias, device=device, conv_config=ttnn.Conv2dConfig(shard_layout=shards), in_channels=channels,
+            out_channels=filters, batch_size=batch, input_height=size, input_width=size, kernel_size=(kernel, kernel),
+            stride=(stride, stride), padding=(padding, padding), dilation=(dilation, dilation),
+        )  # fmt: skip
+        nodes = ttnn.graph.end_graph_capture()
+        memory = result.memory_config()
+
+    assert memory.memory_layout is ttnn.TensorMemoryLayout[f"{layout}_SHARDED"]
+    assert (tuple(memory.shard_spec.shape), memory.shard_spec.grid.num_cores()) == (shard, cores)
+    assert buffers in {int(node["params"].get("size", 0)) for node in nodes if "buffer_allocate" in node["node_type"]}
 
 
 def test_circular_buffers_that_do_not_fit_are_refused(mesh: Any) -> None:
@@ -225,14 +267,14 @@ def test_circular_buffers_that_do_not_fit_are_refused(mesh: Any) -> None:
 
 GRID = ttnn.CoreRangeSet([ttnn.CoreRange(ttnn.CoreCoord(0, 0), ttnn.CoreCoord(7, 7))])
 BY_ROWS = ParallelConfig(ttnn.TensorMemoryLayout.HEIGHT_SHARDED, GRID, 64, 1)
-BY_BLOCKS = ParallelConfig(ttnn.TensorMemoryLayout.BLOCK_SHARDED, GRID, 8, 8)
+BY_BLOCKS = ParallelConfig(ttnn.TensorMemoryLayout.BLOCK_SHARDED, GRID, 8, 8, input_cores=8)
 
 
 def test_activations_that_are_kept_between_rows_take_a_row_of_the_image_per_reader() -> None:
     # The first convolution of tt-metal's ResNet-50 on Wormhole, batch 16.
     bfp8 = ttnn.bfloat8_b
     window = Window(
-        16 * 112 * 112, 16 * 115 * 115, 16, 64, (4, 4), bfp8, ttnn.bfloat16, bfp8, has_bias=True, out_width=112
+        16 * 112 * 112, 16 * 115 * 115, 16, 64, (4, 4), bfp8, ttnn.bfloat16, bfp8, has_bias=True, out_size=(112, 112)
     )
     config = ttnn.Conv2dConfig(
         act_block_h_override=49 * 32, enable_act_double_buffer=True, enable_activation_reuse=True

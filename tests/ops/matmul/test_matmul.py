@@ -208,3 +208,18 @@ def test_a_bias_of_a_whole_matrix_is_added_by_the_batched_matmul_itself() -> Non
 
     assert programs == {(64, 64): 1, (1, 64): 2, (8, 1, 64, 64): 2}  # counted by TT-NN 0.81.1
     ttnn.close_device(device)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_transposed_heads_are_gathered_without_transposing_them(dtype: torch.dtype) -> None:
+    fused = torch.randn(1, 2, 3, 40, 4 * 16).to(dtype)
+    heads = fused.unflatten(-1, (4, 16)).transpose(-2, -3)
+
+    gathered = gemm._gather_batches(heads.mT)
+
+    assert torch.equal(gathered, heads.mT)
+    assert gathered.mT.is_contiguous()
+    apart = gemm.matmul_lanes(heads, heads.mT, lane_axes=2)
+    assert torch.equal(apart, gemm.matmul_lanes(heads.contiguous(), heads.mT.contiguous(), lane_axes=2))
+    for kept in (heads, fused.mT, heads.contiguous().mT):  # what is not transposed, or lies together
+        assert gemm._gather_batches(kept) is kept

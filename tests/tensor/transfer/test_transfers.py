@@ -351,6 +351,27 @@ def test_reallocating_frees_the_old_place_first(chip) -> None:
     assert torch.equal(to_torch(moved), values)
 
 
+def test_reallocate_leaves_memory_that_a_view_shares(mesh) -> None:
+    low = from_torch(torch.rand(32, 32), layout=Layout.TILE, device=mesh)
+    tensor = from_torch(torch.rand(32, 32), layout=Layout.TILE, device=mesh)
+    view, address = tensor.share(), tensor.buffer_address()
+    low.deallocate(force=True)
+
+    moved = reallocate(tensor)
+
+    assert moved.buffer_address() == view.buffer_address() == address
+    assert tensor.is_allocated()
+
+
+def test_what_reallocate_moves_keeps_its_distribution(mesh) -> None:
+    low = from_torch(torch.rand(32, 32), layout=Layout.TILE, device=mesh)
+    tensor = from_torch(torch.rand(8, 32, 32), layout=Layout.TILE, device=mesh, mesh_mapper=ShardTensorToMesh(mesh, 0))
+    topology = tensor.tensor_topology()
+    low.deallocate(force=True)
+
+    assert reallocate(tensor).tensor_topology() == topology
+
+
 def test_transfers_are_refused_while_a_trace_is_captured(mesh) -> None:
     tensor = from_torch(torch.rand(4, 4), device=mesh)
     trace = begin_trace_capture(mesh)

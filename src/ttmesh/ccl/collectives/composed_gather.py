@@ -16,8 +16,8 @@ from ttmesh.ccl.collectives.collective_stages import (
     run_all_gather,
 )
 from ttmesh.ccl.planning.collective_call import Request
+from ttmesh.ops.stages.concat_stages import concat
 from ttmesh.ops.stages.movement_stages import typecast
-from ttmesh.ops.stages.rows_stages import concat
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
 from ttmesh.tensor.spec.shard_config import round_up
@@ -120,10 +120,7 @@ def join_broadcast(
             c.free(source)
         source = wide
     parts = run_all_broadcast(c, request, PlannedTensor(source.spec), source.spec, list_broadcast_axes(request, n))
-    shape = list(spec.shape)
-    shape[dim] *= n
-    joined = TensorSpec(shape, source.spec.dtype, spec.layout, memory_config=DRAM_MEMORY_CONFIG)
-    made = concat(c, parts, dim - len(shape), joined)
+    made = concat(c, parts, dim - len(spec.shape), DRAM_MEMORY_CONFIG)
     if widens:
         made = c.replace(made, typecast(c, made, spec.dtype))
     if config.is_sharded() and asked is not None:

@@ -129,6 +129,7 @@ def ring_joint_scaled_dot_product_attention(
     kv_actual_isl: int | None = None,
     attention_sink: Tensor | None = None,
     sliding_window_size: int | None = None,
+    compute_kernel_config: Any = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Attention of this device's rows over all devices' keys, and of joint rows over both; keys are gathered first."""
     if is_cross or logical_l or kv_cache_batch_idx is not None or kv_actual_isl is not None or joint_strategy != "rear":
@@ -173,5 +174,6 @@ def ring_joint_scaled_dot_product_attention(
         is_balanced=is_balanced,
         window=sliding_window_size,
         program_config=program_config,
+        compute_kernel_config=compute_kernel_config,
     )
     return result

@@ -267,6 +267,6 @@ def sparse_sdpa_msa(
     result: Tensor = _compute_attention(
         q=q, k=k, v=v, indices=indices, scale=scale, block_size=block_size, cache_batch_idx=cache_batch_idx,
         chunk_start_idx=chunk_start_idx, cluster_axis=cluster_axis, stripes=stripes, mesh_shape=shape,
-        rank_block=mesh.rank_block,
+        rank_block=mesh.rank_block, compute_kernel_config=config,
     )  # fmt: skip
     return result

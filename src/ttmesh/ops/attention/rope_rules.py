@@ -8,6 +8,7 @@ from ttmesh.base.dtypes import DataType, Layout, TensorMemoryLayout
 from ttmesh.base.errors import require
 from ttmesh.ops.attention.head_rules import RESHARD, output_config
 from ttmesh.tensor.calls.operation import Call
+from ttmesh.tensor.spec.spec_checks import check_shard_tiles
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 TILE = 32
@@ -25,10 +26,9 @@ def check_rotary(call: Call) -> None:
     x, cos, sin = call.specs[:3]
     token, width = call["token_index"], x.padded_shape[-1]
     wrong = (
-        f"Input X dim ({width}) must be either {TILE} (single tile) or divisible by {2 * TILE} (rotate_half midpoint must "
-        "align with a tile boundary)."
+        f"Input X dimension ({width}) must be either {TILE} (single tile) or divisible by {2 * TILE} (rotate_half midpoint "
+        "must align with a tile boundary)."
     )
-    wrong = wrong if width % TILE == 0 else f"Input X dim ({width}) must be divisible into tiles after halving"
     require(
         width == TILE or width % (2 * TILE) == 0, wrong, f"{TILE}, or a multiple of {2 * TILE}", "Pad the head size."
     )
@@ -52,6 +52,8 @@ def check_rotary(call: Call) -> None:
             f"length: {cos.shape[-2]}."
         )
         require(cos.shape[-2] >= x.shape[-2], wrong, f"{x.shape[-2]} rows or more", "Make longer caches.")
+    for spec in (x, cos, sin):
+        check_shard_tiles(spec.memory_config, Layout.TILE, None)  # rows are tilized
     _check_rotary_memory(call, x)
 
 

@@ -8,13 +8,17 @@ import torch
 from torch import Tensor as Lanes
 from torch.nn import functional as F
 
-from ttmesh.base.dtypes import DataType
+from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.chip.formats.kernels.gpu_loader import find_gpu_kernels
 from ttmesh.chip.numerics import fpu
 from ttmesh.ops.attention.rope_rules import check_fused, check_llama, check_rotary
 from ttmesh.ops.catalogue.definition import op
+from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import rope as goldens
-from ttmesh.tensor.calls.operation import Case
+from ttmesh.ops.stages.conversion_stages import tilized_operands_stages
+from ttmesh.tensor.calls.operation import Call, Case
+from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 TILE = 32
 
@@ -37,16 +41,28 @@ def rotate_half(input: Lanes) -> Lanes:
     return rotate_halves(input)
 
 
+def _rotated_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    """Tiles, in the shards of a sharded input."""
+    config, held = call["memory_config"] or call.specs[0].memory_config, call.specs[0].memory_config
+    if config.is_sharded() and held.shard_spec is not None:
+        config = MemoryConfig(config.memory_layout, config.buffer_type, held.shard_spec)
+    return [make_output_spec(call, inferred[0][0], layout=Layout.TILE, memory_config=config)]
+
+
 @op(
     "ttnn.experimental.rotary_embedding",
     golden=goldens.rotary_embedding,
     check=check_rotary,
+    out=_rotated_spec,
+    stages=tilized_operands_stages,
     runtime=("token_index",),
     recheck=True,
 )
 def rotary_embedding(input_tensor: Lanes, cos_cache: Lanes, sin_cache: Lanes, token_index: int | None) -> Lanes:
     """x·cos + rotate_half(x)·sin, row by row, or all at one position."""
-    rows = input_tensor.shape[-2]
+    rows, missing = input_tensor.shape[-2], -input_tensor.shape[-1] % TILE
+    if missing:  # what is rotated is a whole tile
+        input_tensor, cos_cache, sin_cache = (F.pad(x, (0, missing)) for x in (input_tensor, cos_cache, sin_cache))
     if token_index is None:
         cos, sin = (cache[..., :rows, :] for cache in (cos_cache, sin_cache))
     else:

@@ -141,6 +141,8 @@ def _check_prefill(call: Call) -> None:
         f"{q[3]}, the head size of Q",
         "Split the heads of Q, K and V alike.",
     )
+    wrong = "Padding is not supported on the head_dim dimension"
+    require(q[3] % TILE == 0, wrong, f"a head size of a multiple of {TILE}", "Pad the head size with ttnn.pad.")
 
 
 @op(

@@ -237,6 +237,7 @@ def ring_distributed_scaled_dot_product_attention(
     program_config: object,
     page_table: Tensor | None,
     chunk_start_idx: int | None,
+    compute_kernel_config: object,
 ) -> Tensor:
     """Causal attention of the two chunks of rows that this device of a ring computes."""
     mesh = input_tensor_q.device()
@@ -255,5 +256,6 @@ def ring_distributed_scaled_dot_product_attention(
         rank_block=mesh.rank_block,
         memory_config=memory_config,
         program_config=program_config,
+        compute_kernel_config=compute_kernel_config,
     )
     return result

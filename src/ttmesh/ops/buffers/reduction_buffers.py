@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import isqrt, prod
 
 from ttmesh.base.dtypes import DataType, Layout, TensorMemoryLayout
+from ttmesh.chip.formats.tiles import Tile, tile_bytes
 from ttmesh.ops.buffers.pages import (
     BFLOAT16,
     FLOAT32,
@@ -18,6 +19,7 @@ from ttmesh.ops.buffers.pages import (
     row_bytes,
     rows,
 )
+from ttmesh.ops.stages.divided_columns import PARTS, REST
 from ttmesh.tensor.calls.dispatch_factories import ProgramCall
 from ttmesh.tensor.calls.program_buffers import buffer_rule
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -31,6 +33,7 @@ SHORT_ROW, WIDE_ROW, LONG_ROW = (
 )  # of topk: wide rows are divided over cores, few of them also where shorter
 FEW_ROWS, FEW_CORES, MANY_CORES = 2, 8, 16
 SORTED_ALONE = 64  # tiles of a row that one core sorts
+LONG_LINE = 24  # tiles of a row or column that is kept whole though it is its core's only one
 LARGEST_PART = 8  # tiles of a batch that are added at a time
 
 
@@ -47,6 +50,8 @@ def reduce_buffers(program: ProgramCall) -> int:
     axis = "H" if isinstance(dim, int) and rank > 1 and dim % rank == rank - 2 else "W"
     axis = stage[0] if isinstance(stage, tuple) and stage else axis
     size_in, size_out = page_of(spec), page_of(result)
+    if axis in (PARTS, REST):
+        return _reduce_divided(spec, result, axis)
     if spec.layout is not Layout.TILE:
         return _reduce_rows(spec, size_in, size_out, axis)
     cores, layout = program.grid.num_cores, spec.memory_config.memory_layout
@@ -59,6 +64,16 @@ def reduce_buffers(program: ProgramCall) -> int:
             return _scaler(spec) + 2 * size_out
         each = fewest_per_core(rows(spec) * matrices(spec), cores) * columns(spec)
     return (BLOCK if each >= ENOUGH and axis != "HW" else 2) * size_in + _scaler(spec) + 2 * size_out
+
+
+def _reduce_divided(spec: TensorSpec, result: TensorSpec, program: str) -> int:
+    """Parts of columns become rows, which are put into tiles and reduced in turn."""
+    size_in, size_out = (tile_bytes(each.dtype, Tile((TILE, TILE))) for each in (spec, result))
+    if program == REST:
+        return 6 * size_in + 3 * size_out
+    if spec.layout is not Layout.TILE:
+        return 2 * size_in + size_in + size_out + BLOCK * size_in + _scaler(spec) + 2 * size_out
+    return (2 if spec.dtype is DataType.FLOAT32 else BLOCK) * size_in + _scaler(spec) + 2 * size_out
 
 
 def _reduce_rows(spec: TensorSpec, size_in: int, size_out: int, axis: str) -> int:
@@ -80,13 +95,17 @@ def fast_reduce_buffers(program: ProgramCall) -> int:
 
 @buffer_rule("welford", "std", "var")
 def welford_buffers(program: ProgramCall) -> int:
-    """Eight tiles in, or a whole row where it fits; two out."""
+    """Eight tiles in, or a whole row or column where it fits; two out, and over both five of sums."""
     spec, result, stage = program.inputs[0], program.results[0], program.options.get("stage")
-    whole = max(columns(spec), BLOCK) * page_of(spec) + 2 * page_of(result)
-    along_rows = not (isinstance(stage, tuple) and len(stage) > 1) or stage[1] == "W"
-    if along_rows and program.free_l1 and whole <= program.free_l1:
+    axis = stage[1] if isinstance(stage, tuple) and len(stage) > 1 else "W"
+    length = columns(spec) if axis == "W" else rows(spec)
+    sums = 5 * FLOAT32 if axis == "HW" else 0
+    whole = max(length, BLOCK) * page_of(spec) + 2 * page_of(result) + sums
+    others = rows(spec) if axis == "W" else columns(spec)
+    alone = axis != "HW" and others * matrices(spec) <= program.grid.num_cores  # a core has one row or column
+    if program.free_l1 and whole <= program.free_l1 and not (alone and length < LONG_LINE):
         return whole
-    return BLOCK * page_of(spec) + 2 * page_of(result)
+    return BLOCK * page_of(spec) + 2 * page_of(result) + sums
 
 
 @buffer_rule("accumulate", "cumsum", "cumprod", "moreh_cumsum")

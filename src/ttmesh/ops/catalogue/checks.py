@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 
 from ttmesh.base.dtypes import DataType, Layout, TensorMemoryLayout
-from ttmesh.base.errors import one_of, require
+from ttmesh.base.errors import MeshError, one_of, require
 from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
@@ -76,3 +77,13 @@ def normalize_dims(dim: int | Sequence[int] | None, rank: int) -> tuple[int, ...
         )
         require(a != b, wrong, "different dims", "Pass every dim once.")
     return tuple(ordered) if rank else ()
+
+
+@contextmanager
+def refuse_in_order() -> Iterator[None]:
+    """What is refused inside is what TT-NN refuses first: programs before the operation's own."""
+    try:
+        yield
+    except MeshError as refusal:
+        refusal.in_order = True
+        raise

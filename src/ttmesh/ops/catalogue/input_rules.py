@@ -106,17 +106,16 @@ _GENERIC = InputRule(
 _SCAN = InputRule(
     wrong_layout="The provided input tensor has a non-tile layout: ROW_MAJOR.",
     wrong_sharding="ttnn accumulation operations (cumprod, cumsum) do not support sharded input tensors.",
+    comes_last=True,
 )
 REDUCTION: Mapping[str, InputRule] = {
     **dict.fromkeys(("ttnn.sum", "ttnn.mean", "ttnn.max", "ttnn.min"), _GENERIC),
     **dict.fromkeys(("ttnn.cumsum", "ttnn.cumprod", "ttnn.moreh_cumsum"), _SCAN),
-    "ttnn.sort": InputRule(
-        frozenset({BFLOAT16, UINT16, FLOAT32}), "Input tensor data type must be BFLOAT16, UINT16, or FLOAT32, got {}"
-    ),
     "ttnn.topk": InputRule(
         frozenset({BFLOAT16, BFLOAT8_B, FLOAT32}),
         "Input tensor must be BFLOAT16, BFLOAT8_B, or FLOAT32, got: {}",
         wrong_layout="The input must be in tiled format",
+        comes_last=True,
     ),
     "ttnn.argmax": InputRule(wrong_sharding="Only INTERLEAVED memory layout is supported for inputs, got {}"),
 }
@@ -125,10 +124,13 @@ _NORMS = (frozenset({FLOAT32, BFLOAT16, BFLOAT8_B}), "Input tensor must be FLOAT
 NORM: Mapping[str, InputRule] = {
     **dict.fromkeys(
         (
-            "ttnn.softmax", "ttnn.softmax_in_place", "ttnn.scale_mask_softmax", "ttnn.layer_norm",
-            "ttnn.scale_mask_softmax_in_place", "ttnn.scale_causal_mask_hw_dims_softmax_in_place",
+            "ttnn.scale_mask_softmax", "ttnn.scale_mask_softmax_in_place",
+            "ttnn.scale_causal_mask_hw_dims_softmax_in_place",
         ),
         InputRule(*_NORMS),
+    ),
+    **dict.fromkeys(
+        ("ttnn.softmax", "ttnn.softmax_in_place", "ttnn.layer_norm"), InputRule(*_NORMS, comes_last=True)
     ),
     "ttnn.rms_norm": InputRule(
         *_NORMS, wrong_layout="ttnn::rms_norm does not support ROW_MAJOR input tensors. Use TILE layout."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ttmesh.ops.catalogue.operand_rules import (
+    FORMATS,
     OperandRule,
     equal_lengths,
     formats,
@@ -47,15 +48,12 @@ _AFTER_GATHER = (
     formats("input_tensor", _STATISTICS, "Input tensor must be BFLOAT16, BFLOAT8_B, or FLOAT32, got: {}"),
     tiles("stats", "Stats tensor must have TILE layout, got: {}"),
     formats("stats", _STATISTICS, "Stats tensor must be BFLOAT16, BFLOAT8_B, or FLOAT32, got: {}"),
-    only_for(formats("stats", "bf16", "Only bfloat16 is supported for stats"), sharded=True),
     only_for(
         wide_destination(
             "input_tensor stats", "FLOAT32 input/stats require fp32_dest_acc_en=true in the compute kernel config."
         ),
         sharded=False,
     ),
-    formats("weight", "bf16 f32", "Gamma tensor must be BFLOAT16 or FLOAT32, got: {}"),
-    formats("bias", "bf16 f32", "Beta tensor must be BFLOAT16 or FLOAT32, got: {}"),
 )
 _ATTENTION = "input_tensor_q input_tensor_k input_tensor_v"
 _ATTENTION_FORMATS = "bf16 bf8 bf4"
@@ -122,19 +120,47 @@ _PAGE_TABLE = (
 )
 
 
-def _moreh(name: str, **operands: str) -> tuple[OperandRule, ...]:
-    """Operands in tiles of bfloat16, by parameter and TT-NN's name of it."""
+def _moreh(name: str, operands: str, allowed: str = "bf16") -> tuple[OperandRule, ...]:
+    """Operands in tiles of these formats; PARAMETER=NAME where TT-NN's text calls it otherwise."""
+    listed = ", ".join(FORMATS[one].name for one in allowed.split())
+    pairs = [(entry.partition("=")[0], entry.rpartition("=")[2]) for entry in operands.split()]
     return tuple(
         rule
-        for parameter, shown in operands.items()
+        for parameter, shown in pairs
         for rule in (
             tiles(parameter, f"{name} {shown} only supports TILE layout."),
-            formats(parameter, "bf16", f"{name} {shown} only supports specific data types. [BFLOAT16] "),
+            formats(parameter, allowed, f"{name} {shown} only supports specific data types. [{listed}] "),
         )
     )
 
 
+_STATES = "grad exp_avg_in exp_avg_sq_in max_exp_avg_sq_in"
+_MOREH: Mapping[str, tuple[OperandRule, ...]] = {
+    "ttnn.moreh_adam": _moreh("moreh_adam", f"param_in=params_in {_STATES}"),
+    "ttnn.moreh_adamw": _moreh("moreh_adamw", f"param_in {_STATES}", "bf16 bf8"),
+    "ttnn.moreh_sgd": _moreh("moreh_sgd", "param_in=params_in grad momentum_buffer_in"),
+    "ttnn.moreh_linear": _moreh("moreh_matmul", "input weight=other output bias"),
+    "ttnn.moreh_matmul": _moreh("moreh_matmul", "input other output bias"),
+    "ttnn.moreh_bmm": _moreh("moreh_matmul", "input mat2=other output"),
+    "ttnn.moreh_group_norm": _moreh("moreh_group_norm", "input output mean rstd gamma beta"),
+    "ttnn.moreh_norm_backward": _moreh("moreh_norm_backward", "input output output_grad input_grad"),
+}
+
 OPERAND_RULES: Mapping[str, tuple[OperandRule, ...]] = {
+    **_MOREH,
+    "ttnn.transformer.concatenate_heads": (formats("input_tensor", "f32 bf16 bf8", "Unsupported data format"),),
+    "ttnn.experimental.nlp_create_qkv_heads_boltz": (
+        tiles("input_tensor", "Input tensor layout must be TILE but got {}"),
+    ),
+    "ttnn.experimental.nlp_kv_cache_load_slice": (
+        tiles("input_tensor", "Input tensor layout must be TILE but got {}"),
+    ),
+    "ttnn.addmm": (tiles("mat1_tensor mat2_tensor", "Inputs to matmul must be tilized"),),
+    "ttnn.experimental.rotary_embedding_hf": (
+        tiles("input_tensor", "Input must be tilized"),
+        tiles("cos_cache", "Cos must be tilized"),
+        tiles("sin_cache", "Sin must be tilized"),
+    ),
     "ttnn.experimental.paged_update_cache": _PAGED_CACHE,
     "ttnn.experimental.paged_fused_update_cache": _PAGED_CACHE,
     "ttnn.moe_expert_token_remap": (
@@ -144,9 +170,6 @@ OPERAND_RULES: Mapping[str, tuple[OperandRule, ...]] = {
     "ttnn.experimental.nlp_concat_heads_boltz": (
         tiles("input_tensor", "Input tensor layout must be TILE but got {}"),
     ),
-    "ttnn.moreh_sgd": _moreh("moreh_sgd", param_in="params_in", grad="grad"),
-    "ttnn.moreh_linear": _moreh("moreh_matmul", input="input", weight="other"),
-    "ttnn.moreh_matmul": _moreh("moreh_matmul", input="input", other="other"),
     "ttnn.tosa_gather": (index_formats("index", "u32 u16", "Index tensor must be of type UINT32 or UINT16. Got: {}"),),
     "ttnn.experimental.attn_matmul": _ATTN_MATMUL,
     "ttnn.experimental.attn_matmul_from_cache": _ATTN_MATMUL,
@@ -226,9 +249,6 @@ OPERAND_RULES: Mapping[str, tuple[OperandRule, ...]] = {
         in_dram(
             f"{_ATTENTION} joint_tensor_q joint_tensor_k joint_tensor_v", "Operands to Joint SDPA need to be in DRAM"
         ),
-    ),
-    "ttnn.experimental.rotary_embedding": (
-        tiles("input_tensor cos_cache sin_cache", "Inputs to rotary embedding must be tilized"),
     ),
     "ttnn.experimental.rotary_embedding_llama": _LLAMA_ROPE,
     "ttnn.experimental.rotary_embedding_llama_fused_qk": _FUSED_ROPE,

@@ -12,6 +12,7 @@ from ttmesh.base.dtypes import DataType, Layout, ShardOrientation, TensorMemoryL
 from ttmesh.base.errors import ShapeError
 from ttmesh.tensor.calls.operation import Call, SpecRule
 from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
+from ttmesh.tensor.spec.page_extents import RECOMMENDED_ALIGNMENT_BYTES, element_bytes
 from ttmesh.tensor.spec.shard_config import div_up
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
@@ -75,20 +76,25 @@ def make_output_spec(
     return TensorSpec(shape, result_dtype, result_layout, tile=tile, memory_config=config)
 
 
-def shard_over_all_cores(config: MemoryConfig, spec: TensorSpec, call: Call) -> MemoryConfig:
+def shard_over_all_cores(
+    config: MemoryConfig, spec: TensorSpec, call: Call, orientation: ShardOrientation = ShardOrientation.ROW_MAJOR
+) -> MemoryConfig:
     """Complete a sharded config for a result whose source is not sharded: shards over as many cores as are needed."""
+    by_rows = orientation is ShardOrientation.ROW_MAJOR
     size = call.mesh.compute_with_storage_grid_size()
     all_cores = CoreRangeSet([CoreRange(CoreCoord(0, 0), CoreCoord(size.x - 1, size.y - 1))])
-    full_grid_config = MemoryConfig(config.memory_layout, config.buffer_type, ShardSpec(all_cores, [0, 0]))
+    everywhere = ShardSpec(all_cores, [0, 0], orientation)
+    full_grid_config = MemoryConfig(config.memory_layout, config.buffer_type, everywhere)
     shard = fit_shards(config, spec, full_grid_config).shard_spec
     assert shard is not None, "fit_shards returns a shard spec"
     shards_down, shards_across = (
         div_up(extent, shard_extent) for extent, shard_extent in zip(spec.physical_shape, shard.shape, strict=True)
     )
     if config.memory_layout is TensorMemoryLayout.BLOCK_SHARDED:
-        cores = CoreRangeSet([CoreRange(CoreCoord(0, 0), CoreCoord(shards_across - 1, shards_down - 1))])
+        columns, rows = (shards_across, shards_down) if by_rows else (shards_down, shards_across)
+        cores = CoreRangeSet([CoreRange(CoreCoord(0, 0), CoreCoord(columns - 1, rows - 1))])
     else:
-        cores = num_cores_to_corerangeset(shards_down * shards_across, size, row_wise=True)
+        cores = num_cores_to_corerangeset(shards_down * shards_across, size, row_wise=by_rows)
     return MemoryConfig(config.memory_layout, config.buffer_type, ShardSpec(cores, shard.shape, shard.orientation))
 
 
@@ -121,11 +127,14 @@ def refit_shards(config: MemoryConfig, spec: TensorSpec, source: MemoryConfig) -
     box = shards.grid.bounding_box()
     if box.size() != shards.grid.num_cores():
         return MemoryConfig(buffer_type=config.buffer_type)
+    if config.memory_layout is TensorMemoryLayout.HEIGHT_SHARDED:  # one shard alone is called a column of shards
+        fitted = spec.height_sharded(shards.grid, shards.orientation).memory_config
+        return MemoryConfig(fitted.memory_layout, config.buffer_type, fitted.shard_spec)
     if config.memory_layout is not TensorMemoryLayout.BLOCK_SHARDED:
         return fit_shards(config, spec, source)
     by_rows = shards.orientation is ShardOrientation.ROW_MAJOR
     size = box.grid_size()
-    steps = (32, 32) if spec.layout is Layout.TILE else (1, 1)
+    steps = (32, 32) if spec.layout is Layout.TILE else (1, RECOMMENDED_ALIGNMENT_BYTES // element_bytes(spec.dtype))
     down, across = (
         next(n for n in range(most, 0, -1) if n == 1 or (extent % n == 0 and extent // n % step == 0))
         for most, extent, step in zip(
@@ -135,8 +144,8 @@ def refit_shards(config: MemoryConfig, spec: TensorSpec, source: MemoryConfig) -
     x, y = (across, down) if by_rows else (down, across)
     start = box.start
     cores = CoreRangeSet([CoreRange(start, CoreCoord(start.x + x - 1, start.y + y - 1))])
-    fitted = spec.block_sharded(cores, shards.orientation).memory_config.shard_spec
-    return MemoryConfig(config.memory_layout, config.buffer_type, fitted)
+    blocks = spec.block_sharded(cores, shards.orientation).memory_config.shard_spec
+    return MemoryConfig(config.memory_layout, config.buffer_type, blocks)
 
 
 def inherit_memory_config(spec: TensorSpec, shape: Sequence[int]) -> MemoryConfig:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from math import gcd, lcm, prod
+from typing import Any
 
 import torch
 from torch import Tensor as Lanes
@@ -283,6 +284,7 @@ def conv3d(
     pad_offset_tensor: Tensor | None,
     output_pad_h: int,
     output_pad_w: int,
+    compute_kernel_config: Any,
 ) -> Tensor:
     """A convolution of [batch, depth, height, width, channels]."""
     options = config or Conv3dConfig()
@@ -319,6 +321,7 @@ def conv3d(
         out_dtype=dtype,
         memory_config=memory_config,
         prepared=tuple(weight_tensor.shape) if len(weight_tensor.shape) == 5 else None,
+        compute_kernel_config=compute_kernel_config,
     )
     return result
 

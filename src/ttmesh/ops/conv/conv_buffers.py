@@ -13,7 +13,6 @@ from ttmesh.tensor.spec.shard_config import div_up, round_up
 
 SCRATCHPAD = 64
 INDEX_BYTES = 2  # one uint16 per output row
-CHANNELS_PER_STICK = 8  # 16 bytes of bfloat16
 
 
 @dataclass(frozen=True)
@@ -34,16 +33,16 @@ def choose_blocks(window: Window, cores: ParallelConfig, options: Conv2dConfig) 
     act_rows = max(n for n in range(1, min(max_act_rows, rows) + 1) if rows % n == 0)
     kernel_height, kernel_width = window.kernel
     if cores.layout is HEIGHT:
-        channels = round_up(window.in_channels, CHANNELS_PER_STICK)
+        channels = round_up(window.in_channels, window.channel_step)
         if window.depthwise:
             width = channels * (kernel_width if _can_coalesce(window) else 1)
         else:
             width = channels * kernel_width * (kernel_height if options.enable_activation_reuse else 1)
     elif cores.layout is BLOCK:
-        channels = round_up(window.in_channels, cores.cores_channels * CHANNELS_PER_STICK) // cores.cores_channels
+        channels = round_up(window.in_channels, cores.input_cores * window.channel_step) // cores.input_cores
         width = channels * kernel_width * (kernel_height if options.full_inner_dim else 1)
     else:
-        divisor = cores.cores_channels * options.act_block_w_div
+        divisor = cores.input_cores * options.act_block_w_div
         width = round_up(window.in_channels, TILE * divisor) * kernel_height * kernel_width // divisor
     return Blocks(rows, columns, act_rows, div_up(width, TILE))
 
@@ -64,7 +63,7 @@ def circular_buffers(
     result, weights = _tile_bytes(window.out_dtype), _tile_bytes(window.weights_dtype)
     steps = blocks.rows // blocks.act_rows
     act = blocks.act_rows * blocks.act_columns
-    one_core = cores.layout is not HEIGHT and cores.cores_channels == 1  # nothing to send to others
+    one_core = cores.layout is BLOCK and cores.input_cores == 1  # nothing to send to others
 
     total = _count_weight_tiles(window, cores, options, blocks, steps) * weights
     total += _size_partials(window, cores, options, compute, blocks, steps)
@@ -93,7 +92,7 @@ def _size_matmul_buffers(
     window: Window, cores: ParallelConfig, compute: WormholeComputeKernelConfig, blocks: Blocks
 ) -> int:
     """Bytes if TT-NN runs a matmul instead; activations sharded over all cores are read in place."""
-    several_steps = cores.layout is BLOCK and cores.cores_channels > 1
+    several_steps = cores.layout is BLOCK and cores.input_cores > 1
     depth = 2 if several_steps else 1  # double-buffered if there is more than one step
     total = blocks.columns * blocks.act_columns * depth * _tile_bytes(window.weights_dtype)
     if cores.layout is BLOCK:
@@ -116,11 +115,11 @@ def _can_reuse_rows(window: Window, cores: ParallelConfig, options: Conv2dConfig
 
 def _count_kept_tiles(window: Window, blocks: Blocks, rows: int, source: int) -> int:
     """Tiles of one reader: those of an image row, and those that each further row adds."""
-    row_tiles = div_up(window.out_width, TILE)
+    row_tiles = div_up(window.out_size[1], TILE)
     kernel_height, kernel_width = window.kernel
-    unused_rows = -window.out_width % TILE  # unused rows of the last tile of an image row
+    unused_rows = -window.out_size[1] % TILE  # unused rows of the last tile of an image row
     value_bytes = {DataType.FLOAT32: 4, DataType.BFLOAT8_B: 1}.get(window.dtype, 2)
-    stick_bytes = round_up(window.in_channels, CHANNELS_PER_STICK) * kernel_width * value_bytes
+    stick_bytes = round_up(window.in_channels, window.channel_step) * kernel_width * value_bytes
     return row_tiles * blocks.act_columns + div_up(
         div_up(rows, row_tiles) * stick_bytes * (1 + unused_rows * kernel_height), source
     )
@@ -160,7 +159,7 @@ def _size_partials(
     if cores.layout is HEIGHT:
         passes = 1 if options.enable_activation_reuse else window.kernel[0]  # one pass holds every tap
     else:
-        passes = max(window.kernel[0] * cores.cores_channels, 1)
+        passes = max(window.kernel[0] * cores.input_cores, 1)
     accumulates_in_l1 = compute.packer_l1_acc and ((window.has_bias and passes > 1) or passes > 2)
     dtype = window.out_dtype
     if accumulates_in_l1:

@@ -44,11 +44,20 @@ def conv_programs(call: Call) -> tuple[Hashable, ...]:
 
 
 def conv_stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Composition, Sequence[PlannedTensor]] | None:
-    """Rows are tilized before a matmul; elsewhere the results are all that is allocated in DRAM."""
-    x = call.specs[0]
-    if not _is_matmul_call(call) or x.layout is not Layout.ROW_MAJOR:
-        return None
+    """Rows are tilized before a matmul; a convolution reads rows with those of other cores, in L1."""
+    x, read = call.specs[0], call["read_spec"]
     c = Composition()
+    if not _is_matmul_call(call):
+        if read is None:
+            return None
+        rows = c.allocate(read)
+        for program in conv_programs(call):
+            c.launch(program)
+        made = c.allocate(results[0])
+        c.free(rows)
+        return c, [made]
+    if x.layout is not Layout.ROW_MAJOR:
+        return None
     tiles = c.run("tilize", tile_spec(x.shape, x.dtype, x.memory_config), PlannedTensor(x))
     c.launch(conv_programs(call)[0])
     made = c.allocate(results[0])

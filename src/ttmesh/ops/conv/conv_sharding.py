@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ttmesh.base.core_work import num_cores_to_corerangeset
 from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
-from ttmesh.base.dtypes import BufferType, DataType, ShardOrientation, TensorMemoryLayout
+from ttmesh.base.dtypes import BufferType, DataType, Layout, ShardOrientation, TensorMemoryLayout
 from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
 from ttmesh.tensor.spec.shard_config import div_up, round_up
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 TILE = 32
 HEIGHT, WIDTH, BLOCK = (
@@ -33,19 +34,30 @@ class Window:
     out_dtype: DataType = DataType.BFLOAT16
     has_bias: bool = False
     is_matmul: bool = False  # a 1 x 1 kernel with stride 1 and no padding: TT-NN runs a matmul
-    out_width: int = 0  # of one image; used by convolutions that reuse activations between rows
     depthwise: bool = False  # one row of taps, one group per channel: TT-NN has a special program for it
+    channel_step: int = 8  # the input's channels are divided in multiples of this; 32 for tiles that are not sliced
+    out_size: tuple[int, int] = (1, 1)  # of one image
+    padded_size: tuple[int, int] = (1, 1)  # of one image with its padding
+    stride: tuple[int, int] = (1, 1)
+    dilation: tuple[int, int] = (1, 1)
+    transposed: bool = False
 
 
 @dataclass(frozen=True)
 class ParallelConfig:
-    """A shard layout with its grid: rows over `cores_rows` cores, channels over `cores_channels`."""
+    """A shard layout with the result's grid: rows over `cores_rows` cores, channels over `cores_channels`."""
 
     layout: TensorMemoryLayout
     grid: CoreRangeSet
     cores_rows: int
     cores_channels: int
     orientation: ShardOrientation = ShardOrientation.ROW_MAJOR
+    input_cores: int = 1  # over which the input's channels are divided
+
+    @property
+    def cores(self) -> int:
+        """The cores of the input or of the result, whichever are more."""
+        return self.cores_rows * max(self.cores_channels, self.input_cores)
 
     def memory(self, rows: int, channels: int, *, row_step: int = TILE) -> MemoryConfig:
         """The sharded L1 memory config of a matrix [rows, channels]."""
@@ -64,6 +76,11 @@ def choose_core_count(number: int, start: int, multiple: int = 1) -> int:
     return divisor
 
 
+def _choose_divisor(start: int, *numbers: int) -> int:
+    """The largest number of cores up to `start` that divides all of these."""
+    return next(n for n in range(start, 0, -1) if not any(number % n for number in numbers))
+
+
 def make_parallel_config(
     layout: TensorMemoryLayout,
     window: Window,
@@ -71,25 +88,51 @@ def make_parallel_config(
     *,
     transpose_shards: bool = False,
     block_height: int = 0,
-    tile_rows: bool = True,
 ) -> ParallelConfig:
-    """The cores over which a layout shards the outputs."""
-    rows = div_up(window.rows, TILE if tile_rows else 1)
+    """The cores over which a layout shards the input and the outputs."""
+    rows, channels = div_up(window.rows, TILE), div_up(window.out_channels, TILE)
     multiple = max(block_height // TILE, 1)
     all_cores = grid.x * grid.y
     if layout is HEIGHT:
         cores = choose_core_count(rows, all_cores, multiple)
         return ParallelConfig(layout, num_cores_to_corerangeset(cores, grid, row_wise=True), cores, 1)
-    channels = div_up(window.out_channels, TILE)
     if layout is WIDTH:
-        cores = choose_core_count(channels, all_cores)
-        return ParallelConfig(layout, num_cores_to_corerangeset(cores, grid, row_wise=True), 1, cores)
-    grid_rows, grid_columns = (grid.x, grid.y) if transpose_shards else (grid.y, grid.x)
-    cores_rows, cores_channels = choose_core_count(rows, grid_rows, multiple), choose_core_count(channels, grid_columns)
-    x, y = (cores_rows, cores_channels) if transpose_shards else (cores_channels, cores_rows)
+        blocks = div_up(window.in_channels, TILE)
+        cores, input_cores = choose_core_count(channels, all_cores), choose_core_count(blocks, all_cores)
+        if window.is_matmul:  # nothing is padded, and the result stays on the input's cores
+            cores = input_cores = _choose_divisor(all_cores, blocks)
+        result_grid = num_cores_to_corerangeset(cores, grid, row_wise=True)
+        return ParallelConfig(layout, result_grid, 1, cores, input_cores=input_cores)
     orientation = ShardOrientation.COL_MAJOR if transpose_shards else ShardOrientation.ROW_MAJOR
-    rectangle = CoreRangeSet([CoreRange(CoreCoord(0, 0), CoreCoord(x - 1, y - 1))])
-    return ParallelConfig(BLOCK, rectangle, cores_rows, cores_channels, orientation)
+    grid_rows, grid_columns = (grid.x, grid.y) if transpose_shards else (grid.y, grid.x)
+    blocks = div_up(window.in_channels, window.channel_step)
+    cores, input_cores = choose_core_count(channels, grid_columns), choose_core_count(blocks, grid_columns)
+    if window.is_matmul:
+        cores = input_cores = _choose_divisor(grid_columns, channels, blocks)
+    cores_rows = choose_core_count(rows, grid_rows, multiple)
+    return ParallelConfig(
+        BLOCK, _make_rectangle(cores_rows, cores, orientation), cores_rows, cores, orientation, input_cores
+    )
+
+
+def _make_rectangle(rows: int, columns: int, orientation: ShardOrientation) -> CoreRangeSet:
+    x, y = (columns, rows) if orientation is ShardOrientation.ROW_MAJOR else (rows, columns)
+    return CoreRangeSet([CoreRange(CoreCoord(0, 0), CoreCoord(x - 1, y - 1))])
+
+
+def follow_shards(config: MemoryConfig, window: Window, grid: CoreCoord) -> ParallelConfig:
+    """The cores of a convolution whose input is already sharded: the result's channels have cores of their own."""
+    given = read_parallel_config(config)
+    channels = div_up(window.out_channels, TILE)
+    if given.layout is HEIGHT or window.is_matmul:
+        return replace(given, input_cores=given.cores_channels)
+    if given.layout is WIDTH:
+        cores = choose_core_count(channels, grid.x * grid.y)
+        result_grid = num_cores_to_corerangeset(cores, grid, row_wise=True)
+    else:
+        cores = choose_core_count(channels, grid.x if given.orientation is ShardOrientation.ROW_MAJOR else grid.y)
+        result_grid = _make_rectangle(given.cores_rows, cores, given.orientation)
+    return replace(given, grid=result_grid, cores_channels=cores, input_cores=given.cores_channels)
 
 
 def read_parallel_config(config: MemoryConfig) -> ParallelConfig:
@@ -108,15 +151,51 @@ def read_parallel_config(config: MemoryConfig) -> ParallelConfig:
     return ParallelConfig(config.memory_layout, shard.grid, rows, channels, shard.orientation)
 
 
-def estimate_halo_bytes(window: Window, config: ParallelConfig) -> int:
-    """Bytes per core of the input rows with those of neighbouring cores around them, in row-major bfloat16.
+def count_halo_rows(window: Window, cores_rows: int) -> int:
+    """Rows of the padded input between the first and the last that a core reads, on the core that reaches furthest."""
+    if window.transposed:
+        return div_up(window.input_rows, cores_rows)
+    per_core = div_up(div_up(window.rows, TILE), cores_rows) * TILE
+    (out_height, out_width), (height, width) = window.out_size, window.padded_size
 
-    An estimate: it leaves out the rows of neighbours, which TT-NN finds by iterating over all windows.
-    """
-    if window.kernel == (1, 1):
-        return 0  # a 1 x 1 kernel needs no neighbours
-    rows = div_up(window.input_rows, config.cores_rows)
-    return rows * round_up(div_up(window.in_channels, config.cores_channels), 8) * 2
+    def find_place(output: int) -> int:
+        image, inside = divmod(output, out_height * out_width)
+        row, column = divmod(inside, out_width)
+        return (image * height + row * window.stride[0]) * width + column * window.stride[1]
+
+    furthest = max(
+        find_place(min(first + per_core, window.rows) - 1) - find_place(first)
+        for first in range(0, window.rows, per_core)
+    )
+    down, right = (d * (k - 1) for d, k in zip(window.dilation, window.kernel, strict=True))
+    return furthest + down * width + right + 1
+
+
+def make_halo_spec(window: Window, config: ParallelConfig, grid: CoreCoord) -> TensorSpec | None:
+    """What a convolution reads: the rows of every core and of its neighbours, in L1; None for matmuls."""
+    if window.is_matmul:
+        return None
+    rows = count_halo_rows(window, config.cores_rows)
+    step = TILE if config.layout is WIDTH else window.channel_step
+    channels = round_up(window.in_channels, config.input_cores * step) // config.input_cores
+    cores = config.grid
+    if config.layout is BLOCK:
+        cores = _make_rectangle(config.cores_rows, config.input_cores, config.orientation)
+    elif config.layout is WIDTH:
+        cores = num_cores_to_corerangeset(config.input_cores, grid, row_wise=True)
+    memory = MemoryConfig(config.layout, BufferType.L1, ShardSpec(cores, (rows, channels), config.orientation))
+    shape = (1, 1, rows * config.cores_rows, channels * config.input_cores)
+    dtype = DataType.FLOAT32 if window.dtype is DataType.FLOAT32 else DataType.BFLOAT16
+    return TensorSpec(shape, dtype, Layout.ROW_MAJOR, memory_config=memory)
+
+
+def count_halo_bytes(window: Window, config: ParallelConfig) -> int:
+    """Bytes per core of what a convolution reads."""
+    if window.is_matmul:
+        return 0
+    step = TILE if config.layout is WIDTH else window.channel_step
+    channels = round_up(window.in_channels, config.input_cores * step) // config.input_cores
+    return count_halo_rows(window, config.cores_rows) * channels * (4 if window.dtype is DataType.FLOAT32 else 2)
 
 
 def choose_layout(
@@ -143,8 +222,8 @@ def choose_layout(
         for layout in (HEIGHT, BLOCK, WIDTH)
     }
     best = options[HEIGHT]
-    if cost(options[BLOCK]) < cost(best) and options[BLOCK].grid.num_cores() >= grid.x:
+    if cost(options[BLOCK]) < cost(best) and options[BLOCK].cores >= grid.x:
         best = options[BLOCK]
-    if cost(options[WIDTH]) < cost(best) and window.kernel != (1, 1):
+    if cost(options[WIDTH]) < cost(best) and not window.is_matmul:
         best = options[WIDTH]
     return best

@@ -30,13 +30,17 @@ from ttmesh.ops.conv import conv_weights
 from ttmesh.ops.conv.conv_buffers import circular_buffers
 from ttmesh.ops.conv.conv_programs import conv_programs, conv_stages, copy_tiles, is_matmul
 from ttmesh.ops.conv.conv_sharding import (
+    BLOCK,
+    HEIGHT,
     TILE,
+    WIDTH,
     ParallelConfig,
     Window,
     choose_layout,
-    estimate_halo_bytes,
+    count_halo_bytes,
+    follow_shards,
+    make_halo_spec,
     make_parallel_config,
-    read_parallel_config,
 )
 from ttmesh.ops.lane_functions.fpu_windows import convolve_on_fpu
 from ttmesh.ops.lane_functions.lane_broadcast import common_mesh_dims
@@ -186,12 +190,12 @@ def _choose_cores(
         return make_parallel_config(layout, window, grid, transpose_shards=transpose_shards, block_height=block_height)
 
     def buffers(cores: ParallelConfig) -> int:
-        return circular_buffers(window, cores, config, compute) + estimate_halo_bytes(window, cores)
+        return circular_buffers(window, cores, config, compute) + count_halo_bytes(window, cores)
 
     return choose_layout(window, grid, transpose_shards=transpose_shards, block_height=block_height, buffers=buffers)
 
 
-def _find_slice_bytes(
+def _choose_slice(
     window: Window,
     out: Two,
     config: Conv2dConfig,
@@ -199,21 +203,20 @@ def _find_slice_bytes(
     slices: Op2DSliceConfig | None,
     grid: CoreCoord,
     l1_bytes: int,
-) -> int:
-    """L1 bytes per core of one slice, with the fewest slices that fit."""
+) -> tuple[Window, ParallelConfig]:
+    """One slice of the fewest that fit, and its cores."""
     asked_for_width = slices is not None and slices.slice_type is Op2DSliceType.DRAM_WIDTH
     slice_width = asked_for_width or (slices is None and out[0] < out[1])
     max_slices = out[1] if slice_width else out[0]
     num_slices = 1
     while True:
-        rows, input_rows = (-(-count // num_slices) for count in (window.rows, window.input_rows))
-        slice_window = replace(window, rows=rows, input_rows=input_rows)
+        slice_window = _take_slice(window, num_slices)
         cores = _choose_cores(slice_window, config, compute, grid)
-        needed = circular_buffers(slice_window, cores, config, compute) + estimate_halo_bytes(slice_window, cores)
+        needed = circular_buffers(slice_window, cores, config, compute) + count_halo_bytes(slice_window, cores)
         if needed <= l1_bytes * 3 // 4 or (
             num_slices == max_slices and needed <= l1_bytes
         ):  # a quarter is left for tensors
-            return needed
+            return slice_window, cores
         if num_slices == max_slices:
             raise MeshError(
                 f"DRAM Auto slice could not find valid slice configuration. Tried up to {max_slices} slices for "
@@ -235,32 +238,40 @@ def _choose_memory(
     compute: WormholeComputeKernelConfig,
     memory: MemoryConfig | None,
     slices: Op2DSliceConfig | None,
-) -> tuple[MemoryConfig, int]:
-    """Memory of the result and bytes of L1 that the programs need per core."""
+) -> tuple[MemoryConfig, int, TensorSpec | None]:
+    """Memory of the result, bytes of circular buffers per core, and the rows that the convolution reads."""
     mesh = x.device()
     assert mesh is not None, "the input was moved to the device"
     grid, input_memory = mesh.compute_with_storage_grid_size(), x.memory_config()
     in_l1 = on_host or input_memory.is_l1()
     if slices is not None:
         in_l1 = slices.slice_type is Op2DSliceType.L1_FULL
+    elif window.is_matmul and not input_memory.is_sharded():  # a linear, unless shards are asked for
+        in_l1 = config.shard_layout in (HEIGHT, BLOCK) or (in_l1 and config.shard_layout is WIDTH)
     if (
         input_memory.is_sharded()
         and input_memory.shard_spec is not None
         and not config.reshard_if_not_optimal
         and input_memory.is_l1()
     ):
-        cores = read_parallel_config(input_memory)
+        cores = follow_shards(input_memory, window, grid)
     else:
         cores = _choose_cores(window, config, compute, grid)
-    needed = circular_buffers(window, cores, config, compute) + estimate_halo_bytes(window, cores)
     if not in_l1:
         l1_bytes = mesh.heap.map.banks[BufferType.L1].size
         if slices is None or not slices.num_slices:
-            return memory or DRAM_MEMORY_CONFIG, _find_slice_bytes(window, out, config, compute, slices, grid, l1_bytes)
-        return memory or DRAM_MEMORY_CONFIG, needed // slices.num_slices
-    if memory is not None and not (memory.is_sharded() and memory.shard_spec is None):
-        return memory, needed
-    return cores.memory(window.rows, window.out_channels), needed
+            window, cores = _choose_slice(window, out, config, compute, slices, grid, l1_bytes)
+        else:
+            window = _take_slice(window, slices.num_slices)
+        memory = memory or DRAM_MEMORY_CONFIG
+    elif memory is None or (memory.is_sharded() and memory.shard_spec is None):
+        memory = cores.memory(window.rows, window.out_channels)
+    return memory, circular_buffers(window, cores, config, compute), make_halo_spec(window, cores, grid)
+
+
+def _take_slice(window: Window, slices: int) -> Window:
+    """One of so many slices."""
+    return replace(window, rows=-(-window.rows // slices), input_rows=-(-window.input_rows // slices))
 
 
 def convolve(
@@ -316,12 +327,17 @@ def convolve(
     window = Window(
         batch * out[0] * out[1], batch * height * width, channels, out_channels, kernel, weight.dtype, x.dtype,
         dtype or x.dtype, bias is not None,
-        is_matmul=is_matmul(kernel, stride, dilation, padding) and not transposed,
-        out_width=out[1],
+        is_matmul=plain,
         depthwise=groups == channels == out_channels and kernel[0] == height == 1 and bias is None,
+        channel_step=TILE if plain or x.layout is Layout.TILE else 8,
+        out_size=out,
+        padded_size=(height + padding[0] + padding[1], width + padding[2] + padding[3]),
+        stride=stride,
+        dilation=dilation,
+        transposed=transposed,
     )  # fmt: skip
     compute = compute_config or WormholeComputeKernelConfig()
-    out_memory, scratch = _choose_memory(x, on_host, window, out, config, compute, memory_config, slice_config)
+    out_memory, scratch, read = _choose_memory(x, on_host, window, out, config, compute, memory_config, slice_config)
     result: Tensor = _convolve(
         input=x,
         weight=weight,
@@ -341,6 +357,7 @@ def convolve(
         out_layout=config.output_layout,
         out_memory=out_memory,
         scratch_bytes=scratch,
+        read_spec=read,
         compute_config=compute_config,
     )
     if images is not None:

@@ -61,12 +61,15 @@ def sparse_matmul(
 
 
 def minimal_matmul(
-    input_tensor: Tensor,
+    input_tensor: Tensor | list[Tensor],
     weight_tensor: Tensor,
     bias_tensor: Tensor | None = None,
     fused_activation: Any = None,
     fuse_swiglu: bool = False,
 ) -> Tensor:
+    if not isinstance(input_tensor, Tensor):
+        parts = [torch.nn.functional.pad(part, (0, -part.shape[-1] % TILE)) for part in input_tensor]
+        input_tensor = torch.cat(parts, -1)[..., : weight_tensor.shape[-2]]
     result = torch.matmul(input_tensor, weight_tensor)
     result = result if bias_tensor is None else result + bias_tensor
     if fuse_swiglu:

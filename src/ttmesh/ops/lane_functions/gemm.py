@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from math import prod
 
 import torch
 
+from ttmesh.chip.formats.kernels import sgemm
 from ttmesh.chip.numerics import fpu, ideal_matmul
 from ttmesh.chip.numerics.exact_matmul import batch_shape
 
 # Below this many multiplications oneDNN's call costs more than it saves over MKL (benchmarks of both on 2 cores).
 LARGE = 1 << 22
+LEAST_ROWS = 4  # with fewer torch only reads the weights, which the compiled GEMM copies
+FEW_ROWS = 64  # with more rows oneDNN is ahead of the compiled GEMM, for one matrix ...
+FRESH_BYTES = 32 << 20  # ... whose result is not fresh memory, which the compiled GEMM maps in large pages
 
 
 def _find_one_dnn() -> Callable[..., torch.Tensor] | None:
@@ -82,10 +87,15 @@ def _multiply_batches(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def _multiply_each(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """A matmul per batch; large float32 ones with oneDNN, one after the other."""
+    """A matmul per batch; large float32 ones with the compiled GEMM, or with oneDNN, one after the other."""
     rows, depth = a.shape[-2:]
     columns = b.shape[-1]
-    if rows * depth * columns < LARGE or not _takes_one_dnn(a, b):
+    b = _gather_batches(b)
+    if rows * depth * columns < LARGE:
+        return torch.matmul(a, b)
+    if rows >= LEAST_ROWS and sgemm.supports(a, b):
+        return sgemm.multiply(a, b)
+    if not _takes_one_dnn(a, b):
         return torch.matmul(a, b)
     batch = batch_shape(a, b)
     result = torch.empty(*batch, rows, columns, dtype=a.dtype, device=a.device)
@@ -93,6 +103,19 @@ def _multiply_each(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     for left, right, out in zip(lefts, rights, result.view(-1, rows, columns), strict=True):
         out.copy_(multiply_matrices(left, right))
     return result
+
+
+def _gather_batches(x: torch.Tensor) -> torch.Tensor:
+    """Transposed matrices of batches that lie apart, as heads do, copied as they are: torch would transpose them too."""
+    if x.dim() < 4 or x.stride(-2) != 1 or x.stride(-1) == 1 or not x.is_cpu:
+        return x
+    return x if _has_batch_stride(x) else x.mT.contiguous().mT
+
+
+def _has_batch_stride(x: torch.Tensor) -> bool:
+    """Whether the batch dims can be one dim."""
+    dims = [(size, step) for size, step in zip(x.shape[:-2], x.stride()[:-2], strict=True) if size != 1]
+    return all(outer == inner * size for (_, outer), (size, inner) in pairwise(dims))
 
 
 def _invert_permutation(order: Sequence[int]) -> list[int]:
@@ -103,8 +126,14 @@ def _invert_permutation(order: Sequence[int]) -> list[int]:
 
 
 def multiply_matrices(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Multiply two matrices; large float32 ones with oneDNN."""
-    if _linear_pointwise is None or a.numel() * b.shape[-1] < LARGE or not _takes_one_dnn(a, b):
+    """Multiply two matrices; large float32 ones with the compiled GEMM, or with oneDNN."""
+    rows, columns = a.shape[0], b.shape[-1]
+    if a.numel() * columns < LARGE:
+        return torch.mm(a, b)
+    suits = LEAST_ROWS <= rows <= FEW_ROWS or rows * columns * 4 >= FRESH_BYTES
+    if suits and sgemm.supports(a, b):
+        return sgemm.multiply(a, b)
+    if _linear_pointwise is None or not _takes_one_dnn(a, b):
         return torch.mm(a, b)
     return _linear_pointwise(a, b.t(), None, "none", [], "")
 

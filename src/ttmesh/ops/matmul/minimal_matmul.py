@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.nn.functional import pad
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import require
@@ -23,6 +25,7 @@ from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
 TILE = 32  # columns
+Activations = torch.Tensor | Sequence[torch.Tensor]
 
 
 def _minimal_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
@@ -48,19 +51,74 @@ def _compute_minimal(
 
 
 def _check_minimal(call: Call) -> None:
-    check_buffers(call, *call.specs[:2], rows=0 if call["bias_tensor"] is None else 1)
-    if not call["fuse_swiglu"]:
-        return
+    joined = isinstance(call["input_tensor"], list | tuple)
+    if joined:
+        count = len(call["input_tensor"])
+        wrong = f"minimal_matmul: list input must be exactly 2 tensors [prefix, suffix] for fused concat over K, got {count}"
+        require(count == 2, wrong, "one tensor, or a list of two", "Join the others with ttnn.concat first.")
+    x, *suffix, weight = call.specs[: 2 + joined]
+    check_buffers(call, x, weight, rows=0 if call["bias_tensor"] is None else 1)
+    wrong = "minimal_matmul expects rank >= 2 tensors"
+    require(min(len(x.shape), len(weight.shape)) >= 2, wrong, "matrices", "Use ttnn.reshape.")
+    wrong = "minimal_matmul weight must have 1 in all dims < -2"
+    require(set(weight.shape[:-2]) <= {1}, wrong, "one matrix of weights", "Use ttnn.matmul for batches of weights.")
+    if suffix:
+        _check_suffix(x, suffix[0], weight)
+    else:
+        wrong = f"minimal_matmul inner dimensions must match, got K={x.shape[-1]} and K_w={weight.shape[-2]}"
+        require(x.shape[-1] == weight.shape[-2], wrong, "as many rows of weights", "Transpose one of them.")
+    if call["fuse_swiglu"]:
+        _check_gate(call, weight.shape[-1])
+    if call["bias_tensor"] is not None:
+        _check_bias(call["bias_tensor"].spec, weight.shape[-1])
+
+
+def _check_suffix(x: TensorSpec, suffix: TensorSpec, weight: TensorSpec) -> None:
+    """Of activations in two parts, which TT-NN joins over K while it reads them."""
+    name, same = "minimal_matmul fused concat", "two parts that differ in K only"
+    fix = "Join them with ttnn.concat, and pass the result."
+    require(suffix.layout is Layout.TILE, f"{name} requires TILE layout for second input", same, fix)
+    formats = (
+        f"second-input dtype (DataType::{suffix.dtype.name}) must match activation dtype (DataType::{x.dtype.name})"
+    )
+    require(suffix.dtype is x.dtype, f"{name}: {formats}", same, fix)
+    ranks = f"second-input rank ({len(suffix.shape)}) must match input rank ({len(x.shape)})"
+    require(len(suffix.shape) == len(x.shape), f"{name}: {ranks}", same, fix)
+    for dim, (size, other) in enumerate(zip(x.shape[:-1], suffix.shape[:-1], strict=True)):
+        wrong = f"inputs must differ only on the K (last) axis; dim {dim} differs (input={size}, second={other})"
+        require(size == other, f"{name}: {wrong}", same, fix)
+    first, second, rows = x.padded_shape[-1], suffix.padded_shape[-1], weight.padded_shape[-2]
+    wrong = (
+        f"prefix_padded_K({first}) + suffix_padded_K({second}) must equal weight_padded_K({rows}) — "
+        "use prepare_weight_for_concatenated_input to build the weight."
+    )
+    require(first + second == rows, f"{name}: {wrong}", "weights with whole tiles of rows for each part", fix)
+
+
+def _check_gate(call: Call, columns: int) -> None:
     wrong = "minimal_matmul cannot combine fuse_swiglu with a unary fused_activation"
     require(call["fused_activation"] is None, wrong, "no fused_activation", "Leave fused_activation out.")
-    columns = call.specs[1].shape[-1]
     wrong = f"minimal_matmul fuse_swiglu requires weight width N={columns} to be a multiple of 2*TILE_WIDTH={2 * TILE}"
     require(columns % (2 * TILE) == 0, wrong, "alternating tiles of gate and up", "Pad both to whole tiles.")
 
 
+def _check_bias(bias: TensorSpec, columns: int) -> None:
+    wrong, fix = "minimal_matmul bias must be 1 in all dims except the last", "Pass a bias of [1, N]."
+    require(set(bias.shape[:-1]) <= {1}, wrong, "one row", fix)
+    wrong = f"minimal_matmul bias last dimension must equal N ({columns}), got {bias.shape[-1]}"
+    require(bias.shape[-1] == columns, wrong, f"{columns} columns", fix)
+
+
+def _join_parts(values: Activations, rows: int) -> torch.Tensor:
+    """Activations in two parts, each of whole tiles of K, as the weights' rows are; what is behind `rows` is padding."""
+    if isinstance(values, torch.Tensor):
+        return values
+    return torch.cat([pad(part, (0, -part.shape[-1] % TILE)) for part in values], dim=-1)[..., :rows]
+
+
 @op("ttnn.experimental.minimal_matmul", golden=goldens.minimal_matmul, out=_minimal_spec, check=_check_minimal)
 def minimal_matmul(
-    input_tensor: torch.Tensor,
+    input_tensor: Activations,
     weight_tensor: torch.Tensor,
     bias_tensor: torch.Tensor | None,
     fused_activation: Activation | None,
@@ -68,8 +126,12 @@ def minimal_matmul(
     dtype: DataType | None,
     lane_axes: int,
 ) -> torch.Tensor:
-    """The matmul plus bias, then an activation, or silu(gate) * up where tiles of gate and up alternate."""
-    values, weight = widen_for_result(input_tensor, dtype), widen_for_result(weight_tensor, dtype)
+    """The matmul plus bias, then an activation, or silu(gate) * up where tiles of gate and up alternate.
+
+    Of a list of two tensors the second goes on where the first ends in K.
+    """
+    joined = _join_parts(input_tensor, weight_tensor.shape[-2])
+    values, weight = widen_for_result(joined, dtype), widen_for_result(weight_tensor, dtype)
     return _compute_minimal(values, weight, bias_tensor, fused_activation, fuse_swiglu, lane_axes)
 
 

@@ -14,7 +14,8 @@ from ttmesh.ops.configs.activations import Activation, apply
 from ttmesh.ops.configs.block_buffers import check_buffers
 from ttmesh.ops.goldens import model_blocks as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import equalize_ranks
-from ttmesh.ops.norm.layer_norm import apply_affine, check_parameters, normalize_rms
+from ttmesh.ops.norm.layer_norm import apply_affine, normalize_rms
+from ttmesh.ops.norm.layer_norm_rules import check_parameters
 from ttmesh.tensor.calls.operation import Call
 
 GOLDEN_ACTIVATIONS: dict[str, Callable[[Lanes], Lanes]] = {"SILU": F.silu, "GELU": F.gelu, "RELU": F.relu}

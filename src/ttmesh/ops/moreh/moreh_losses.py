@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from math import prod
+from typing import Any
+
 import torch
 from torch import Tensor as Lanes
 
@@ -54,17 +57,25 @@ def _check_loss(call: Call) -> None:
 
 @device_operation("ttnn.moreh_nll_loss", check=_check_loss, runtime=("ignore_index",), stages=nll_loss_stages)
 def _compute_loss(
-    input: Lanes, target: Lanes, weight: Lanes | None, reduction: str, ignore_index: int, lane_axes: int
+    input: Lanes,
+    target: Lanes,
+    weight: Lanes | None,
+    reduction: str,
+    ignore_index: int,
+    shape: tuple[int, ...],
+    lane_axes: int,
 ) -> Lanes:
     losses = _compute_losses(input, target, weight, ignore_index, lane_axes)
     if reduction == "none":
-        return losses
-    total = fpu.total(losses.flatten(lane_axes), (-1,))
+        return losses.reshape(*losses.shape[:lane_axes], *shape)
+    total = losses
+    while total.dim() > lane_axes:  # a program per dim, as moreh_sum
+        total = fpu.keep(fpu.total(total, (-1,)))
     if reduction == "mean":
         total = total / _gather_weights(target, weight, input.shape[lane_axes + 1], ignore_index, lane_axes).flatten(
             lane_axes
         ).sum(-1)
-    return total[..., None, None]
+    return total.reshape(*total.shape, *shape)
 
 
 @device_operation("ttnn.moreh_nll_loss divisor", out=like_written, programs=no_programs, writes="divisor")
@@ -85,6 +96,7 @@ def moreh_nll_loss(
     output_tensor: Tensor | None,
     ignore_index: int,
     memory_config: MemoryConfig | None,
+    compute_kernel_config: Any,
 ) -> Tensor:
     """The loss of log probabilities [batch, classes, ..] against class numbers [batch, ..]."""
     if reduction == "mean":
@@ -98,15 +110,22 @@ def moreh_nll_loss(
             weight=weight_tensor,
             classes=input_tensor.shape[1],
             ignore_index=ignore_index,
+            compute_kernel_config=compute_kernel_config,
         )
+    targets = tuple(target_tensor.shape)
+    shape = (1, 1) if reduction != "none" else targets if len(targets) > 1 else (1, *targets)
+    if output_tensor is not None and output_tensor.shape.volume() == prod(shape) and len(output_tensor.shape) <= 2:
+        shape = tuple(output_tensor.shape)
     result: Tensor = _compute_loss(
         input=input_tensor,
         target=target_tensor,
         weight=weight_tensor,
         reduction=reduction,
         ignore_index=ignore_index,
+        shape=shape,
         memory_config=memory_config,
         output_tensor=output_tensor,
+        compute_kernel_config=compute_kernel_config,
     )
     return result
 

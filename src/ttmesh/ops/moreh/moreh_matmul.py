@@ -155,11 +155,17 @@ _OPERATIONS = {
 
 
 def compute_gradient(
-    key: str, grad: Tensor, other: Tensor, like_: Tensor, output: Tensor | None, memory_config: MemoryConfig | None
+    key: str,
+    grad: Tensor,
+    other: Tensor,
+    like_: Tensor,
+    output: Tensor | None,
+    memory_config: MemoryConfig | None,
+    compute_kernel_config: Any = None,
 ) -> Tensor:
     """Compute one gradient by its own device operation."""
     arguments = {"grad": grad, "other": other, "like_": like_, "output": output, "memory_config": memory_config}
-    result: Tensor = _OPERATIONS[key](**arguments)
+    result: Tensor = _OPERATIONS[key](**arguments, compute_kernel_config=compute_kernel_config)
     return result
 
 
@@ -180,14 +186,16 @@ def moreh_matmul_backward(
     input_a_grad: Tensor | None,
     input_b_grad: Tensor | None,
     memory_config: MemoryConfig | None,
+    compute_kernel_config: Any,
 ) -> list[Tensor | None]:
     """The gradients of a matmul's operands."""
     first, second = are_required_outputs
     _require_output(first, input_a_grad, "Input gradient is marked required but not provided.")
     _require_output(second, input_b_grad, "Other gradient is marked required but not provided.")
+    options = memory_config, compute_kernel_config
     return [
-        compute_gradient("left", output_grad, input_b, input_a, input_a_grad, memory_config) if first else None,
-        compute_gradient("right", output_grad, input_a, input_b, input_b_grad, memory_config) if second else None,
+        compute_gradient("left", output_grad, input_b, input_a, input_a_grad, *options) if first else None,
+        compute_gradient("right", output_grad, input_a, input_b, input_b_grad, *options) if second else None,
     ]
 
 
@@ -201,14 +209,18 @@ def moreh_bmm_backward(
     mat2_grad: Tensor | None,
     input_grad_memory_config: MemoryConfig | None,
     mat2_grad_memory_config: MemoryConfig | None,
+    compute_kernel_config: Any,
 ) -> list[Tensor | None]:
     """The gradients of a batched matmul's operands."""
     first, second = are_required_outputs
+    into_input, into_mat2 = (
+        (config, compute_kernel_config) for config in (input_grad_memory_config, mat2_grad_memory_config)
+    )
     _require_output(first, input_grad, "input_grad needs to have a value when input_requires_grad is True.")
     _require_output(second, mat2_grad, "mat2_grad needs to have a value when mat2_requires_grad is True.")
     return [
-        compute_gradient("left", output_grad, mat2, input, input_grad, input_grad_memory_config) if first else None,
-        compute_gradient("right", output_grad, input, mat2, mat2_grad, mat2_grad_memory_config) if second else None,
+        compute_gradient("left", output_grad, mat2, input, input_grad, *into_input) if first else None,
+        compute_gradient("right", output_grad, input, mat2, mat2_grad, *into_mat2) if second else None,
     ]
 
 
@@ -250,6 +262,7 @@ def moreh_linear_backward(
     input_grad_memory_config: MemoryConfig | None,
     weight_grad_memory_config: MemoryConfig | None,
     bias_grad_memory_config: MemoryConfig | None,
+    compute_kernel_config: Any,
 ) -> list[Tensor | None]:
     """The gradients of input, weight and bias."""
     first, second, third = are_required_outputs
@@ -258,16 +271,24 @@ def moreh_linear_backward(
     _require_output(third and bias is not None, bias_grad, "bias_grad tensor should not be std::nullopt")
     computed_input_grad: Tensor | None = None
     if first:
-        computed_input_grad = moreh_bmm(output_grad, weight, output=input_grad, memory_config=input_grad_memory_config)
+        computed_input_grad = moreh_bmm(
+            output_grad,
+            weight,
+            output=input_grad,
+            memory_config=input_grad_memory_config,
+            compute_kernel_config=compute_kernel_config,
+        )
     computed_weight_grad = (
-        compute_gradient("weight", output_grad, input, weight, weight_grad, weight_grad_memory_config)
+        compute_gradient(
+            "weight", output_grad, input, weight, weight_grad, weight_grad_memory_config, compute_kernel_config
+        )
         if second
         else None
     )
     computed_bias_grad = None
     if third and bias is not None:
         computed_bias_grad = compute_gradient(
-            "bias", output_grad, output_grad, bias, bias_grad, bias_grad_memory_config
+            "bias", output_grad, output_grad, bias, bias_grad, bias_grad_memory_config, compute_kernel_config
         )
     return [computed_input_grad, computed_weight_grad, computed_bias_grad]
 

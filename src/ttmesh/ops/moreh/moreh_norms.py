@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor as Lanes
@@ -13,12 +14,13 @@ from ttmesh.chip.numerics import fpu
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.device_programs import like_written, no_programs
 from ttmesh.ops.goldens import moreh as goldens
-from ttmesh.ops.lane_functions.fpu_rows import fpu_moments
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
 
 # A norm is described by the local shape it works on: rows of `count` values that are normalised together.
 # Layer norm: (outer, inner). Group norm: (batch · groups, channels per group · pixels).
+
+TILE = 32
 
 
 def _to_rows(x: Lanes, rows: int, lane_axes: int) -> Lanes:
@@ -28,8 +30,17 @@ def _to_rows(x: Lanes, rows: int, lane_axes: int) -> Lanes:
 def _moments(x: Lanes, rows: int, eps: float, lane_axes: int) -> tuple[Lanes, Lanes]:
     flat = _to_rows(x, rows, lane_axes)
     if fpu.is_emulated(flat):
-        return fpu_moments(flat, eps)
+        mean = _mean_by_tiles(flat)
+        centred = fpu.keep(flat - mean[..., None])
+        return mean, torch.rsqrt(_mean_by_tiles(fpu.keep(centred.square())) + eps)
     return flat.mean(-1), torch.rsqrt(flat.var(-1, unbiased=False) + eps)
+
+
+def _mean_by_tiles(rows: Lanes) -> Lanes:
+    """TT-NN adds the tiles of a row's elements first, one to the other, and then the elements of that one."""
+    padded = torch.nn.functional.pad(rows, (0, -rows.shape[-1] % (TILE * TILE)))
+    one = fpu.keep(fpu.total(torch.unflatten(padded, -1, (-1, TILE * TILE)), (-2,)))
+    return fpu.keep(fpu.total(torch.unflatten(one, -1, (TILE, TILE)), (-2, -1), scaler=1 / rows.shape[-1]))
 
 
 def _expand_parameter(parameter: Lanes, x: Lanes, layer: bool, lane_axes: int) -> Lanes:
@@ -94,7 +105,9 @@ def _parameter_grad(
         y = y * rstd.float().flatten(lane_axes)[..., None]
         grad = grad * y.reshape(*y.shape[:lane_axes], *input.shape[lane_axes:])
     if layer:
-        total = fpu.total(_to_rows(grad, rows, lane_axes), (-2,))
+        by_rows = _to_rows(grad, rows, lane_axes)
+        tiles = torch.unflatten(torch.nn.functional.pad(by_rows, (0, 0, 0, -rows % TILE)), -2, (-1, TILE))
+        total = fpu.total(fpu.keep(fpu.total(tiles, (-3,))), (-2,))  # tiles are added first, then the rows of one
     else:
         local = grad.dim() - lane_axes
         total = fpu.total(grad, [i - local for i in range(local) if i != 1])
@@ -108,16 +121,23 @@ _write_parameter_grad = device_operation(
 
 def _run_norm(
     input: Tensor, gamma: Tensor | None, beta: Tensor | None, rows: int, layer: bool, eps: float,
-    outputs: Sequence[Tensor | None], memory_config: MemoryConfig | None,
+    outputs: Sequence[Tensor | None], memory_config: MemoryConfig | None, compute_kernel_config: Any,
 ) -> list[Tensor | None]:  # fmt: skip
     output, mean, rstd = outputs
     result = _normalise(
         input=input, gamma=gamma, beta=beta, rows=rows, layer=layer, eps=eps, output_tensor=output,
-        memory_config=memory_config,
+        memory_config=memory_config, compute_kernel_config=compute_kernel_config,
     )  # fmt: skip
     for index, statistic in enumerate((mean, rstd)):
         if statistic is not None:
-            _statistic(output=statistic, input=input, rows=rows, index=index, eps=eps)
+            _statistic(
+                output=statistic,
+                input=input,
+                rows=rows,
+                index=index,
+                eps=eps,
+                compute_kernel_config=compute_kernel_config,
+            )
     return [result, mean, rstd]
 
 
@@ -136,10 +156,11 @@ def moreh_layer_norm(
     mean: Tensor | None,
     rstd: Tensor | None,
     memory_config: MemoryConfig | None,
+    compute_kernel_config: Any,
 ) -> list[Tensor | None]:
     """Layer norm over the last dims; mean and 1/deviation are written if tensors for them are given."""
     rows = _count_rows(input, normalized_dims)
-    return _run_norm(input, gamma, beta, rows, True, eps, (output, mean, rstd), memory_config)
+    return _run_norm(input, gamma, beta, rows, True, eps, (output, mean, rstd), memory_config, compute_kernel_config)
 
 
 def _check_statistics(mean: Tensor, rstd: Tensor, rows: int) -> None:
@@ -165,6 +186,7 @@ def moreh_layer_norm_backward(
     gamma_grad: Tensor | None,
     beta_grad: Tensor | None,
     memory_config: MemoryConfig | None,
+    compute_kernel_config: Any,
 ) -> list[Tensor | None]:
     """Gradients of the input, of gamma and of beta: those that tensors are given for, as in TT-NN."""
     rows = _count_rows(input, normalized_dims)
@@ -173,7 +195,7 @@ def moreh_layer_norm_backward(
     if input_grad is not None:
         result = _input_grad(
             input=input, output_grad=output_grad, mean=mean, rstd=rstd, gamma=gamma, rows=rows, layer=True,
-            output_tensor=input_grad, memory_config=memory_config,
+            output_tensor=input_grad, memory_config=memory_config, compute_kernel_config=compute_kernel_config,
         )  # fmt: skip
     for scale, parameter_grad in ((True, gamma_grad), (False, beta_grad)):
         if parameter_grad is not None:
@@ -186,5 +208,6 @@ def moreh_layer_norm_backward(
                 rows=rows,
                 layer=True,
                 scale=scale,
+                compute_kernel_config=compute_kernel_config,
             )
     return [result, gamma_grad, beta_grad]

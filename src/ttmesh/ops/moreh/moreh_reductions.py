@@ -24,6 +24,7 @@ from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
+TILE = 32
 tiled_spec = make_like_rule(layout=Layout.TILE)
 
 
@@ -276,10 +277,23 @@ def moreh_norm_backward(
 
 
 def _compute_total_norm(inputs: Sequence[torch.Tensor], norm_type: float, lane_axes: int) -> torch.Tensor:
-    """The norm of all tensors concatenated into one vector, shape [1]."""
-    rows = [tensor.reshape(*tensor.shape[:lane_axes], -1) for tensor in inputs]
-    norms = align_mesh_dims([_norm(row, norm_type, (-1,)) for row in rows], lane_axes)
-    return _norm(torch.cat(norms, -1), norm_type, (-1,))
+    """The norm of all tensors concatenated into one vector, shape [1].
+
+    TT-NN adds the tiles of a tensor first, element by element, and then the elements of that one tile.
+    """
+    norms = [_norm_by_tiles(tensor, norm_type, lane_axes) for tensor in inputs]
+    return _norm(torch.cat(align_mesh_dims(norms, lane_axes), -1), norm_type, (-1,))
+
+
+def _norm_by_tiles(values: torch.Tensor, p: float, lane_axes: int) -> torch.Tensor:
+    lanes = values.shape[:lane_axes]
+    if abs(p) == float("inf") or p == 0:
+        return _norm(values.reshape(*lanes, -1), p, (-1,))
+    powers = fpu.keep(values.float().abs() ** p)
+    padded = torch.nn.functional.pad(powers, (0, -powers.shape[-1] % TILE, 0, -powers.shape[-2] % TILE))
+    tiles = torch.unflatten(torch.unflatten(padded, -1, (-1, TILE)), -3, (-1, TILE)).transpose(-3, -2)
+    one = fpu.total(tiles.reshape(*lanes, -1, TILE * TILE), (-2,))
+    return fpu.total(fpu.keep(one).reshape(*lanes, TILE, TILE), (-2, -1)).reshape(*lanes, 1) ** (1.0 / p)
 
 
 _TOTAL_NORM = device_operation("ttnn.moreh_clip_grad_norm", out=tiled_spec, outputs=("total_norm",))(
@@ -306,6 +320,7 @@ def moreh_clip_grad_norm(
     error_if_nonfinite: bool,
     total_norm: Tensor | None,
     memory_config: MemoryConfig | None,
+    compute_kernel_config: Any,
 ) -> Any:
     """Scale gradients in place so that their total norm is at most max_norm; returns the norm before scaling."""
     for gradient in inputs:
@@ -320,6 +335,7 @@ def moreh_clip_grad_norm(
         "norm_type": norm_type,
         "total_norm": total_norm,
         "memory_config": memory_config,
+        "compute_kernel_config": compute_kernel_config,
     }
     total = _TOTAL_NORM(**arguments)
     if error_if_nonfinite:
@@ -333,5 +349,5 @@ def moreh_clip_grad_norm(
             "Look for NaN and infinities in the gradients.",
         )
     for gradient in inputs:
-        _SCALE(gradient=gradient, total=total, max_norm=max_norm)
+        _SCALE(gradient=gradient, total=total, max_norm=max_norm, compute_kernel_config=compute_kernel_config)
     return total

@@ -7,19 +7,23 @@ from collections.abc import Hashable, Sequence
 
 import torch
 
-from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout
+from ttmesh.base.dtypes import BufferType, Layout
 from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.checks import normalize_dim
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
-from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
+from ttmesh.ops.catalogue.spec_rules import Inferred, like_first, make_output_spec
 from ttmesh.ops.goldens import movement as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims
 from ttmesh.ops.movement.permute import transpose
+from ttmesh.ops.movement.permuted_shards import permuted_memory
+from ttmesh.ops.movement.piece_shards import piece_memory
 from ttmesh.ops.movement.repeated_shards import repeat_spec
 from ttmesh.ops.movement.reshape import reshape_tensor, unsqueeze
 from ttmesh.ops.movement.slice_ops import slice_
 from ttmesh.ops.pool.resample import upsample
-from ttmesh.ops.stages.rows_stages import concat_stages, repeat_interleave_stages, repeat_stages
+from ttmesh.ops.stages.concat_stages import concat as join
+from ttmesh.ops.stages.rows_stages import repeat_interleave_stages, repeat_stages
+from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.calls.conversions import to_memory_config
 from ttmesh.tensor.calls.lane_calls import Lane
 from ttmesh.tensor.calls.launch_op import separate
@@ -38,12 +42,6 @@ def _check_concat(call: Call) -> None:
     wrong = "optional output tensor currently unsupported!"
     require(call["output_tensor"] is None, wrong, "output_tensor=None", "Copy the result with ttnn.copy.")
     first = call.specs[0]
-    require(
-        len({spec.memory_config.is_sharded() for spec in call.specs}) == 1,
-        "All tensors must be sharded or all must be interleaved",
-        "one kind of memory",
-        "Convert with ttnn.to_memory_config.",
-    )
     rank = len(first.shape)
     position = normalize_dim(
         dim, rank, f"ttnn: Dimension out of range: dim {dim} cannot be used for tensors of rank {rank}"
@@ -58,9 +56,9 @@ def _check_concat(call: Call) -> None:
         f"shapes that agree but for dim {dim}, not {' and '.join(str(list(spec.shape)) for spec in call.specs)}",
         "Pad or slice the tensors first.",
     )
-    dtypes = {spec.dtype for spec in call.specs}
-    wrong = f"All Tensors should have same dtypes.: {sorted(map(str, dtypes))}"
-    require(len(dtypes) == 1, wrong, "one dtype", "Convert with ttnn.typecast.")
+    if call.mesh is None:
+        dtypes = {spec.dtype for spec in call.specs}
+        require(len(dtypes) == 1, "All Tensors should have same dtypes.", "one dtype", "Convert with ttnn.typecast.")
 
 
 def concat_lanes(tensors: Sequence[torch.Tensor], dim: int, groups: int) -> torch.Tensor:
@@ -89,12 +87,34 @@ def _concat_alias(call: Call) -> Sequence[int] | None:
     return call.specs[0].shape if same_memory and len(call.specs) == 1 else None
 
 
+def _compose(call: Call) -> tuple[Composition, PlannedTensor] | None:
+    """TT-NN's composition of several tensors on a device; None for the rest."""
+    config = call["memory_config"] or DRAM_MEMORY_CONFIG
+    unknown = config.is_sharded() and config.shard_spec is None
+    if call.mesh is None or len(call.specs) < 2 or unknown or not math.prod(call.specs[0].shape):
+        return None
+    c, first = Composition(), call.specs[0]
+    dim = normalize_dim(call["dim"], len(first.shape))
+    inputs = [PlannedTensor(spec) for spec in call.specs]
+
+    def fit(spec: TensorSpec, shape: Sequence[int]) -> MemoryConfig:
+        return permuted_memory(call, spec, shape, (-2, -1))
+
+    return c, join(c, inputs, dim, config, call["groups"], fit)
+
+
 def _concat_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     """In DRAM, wherever the inputs are, unless memory_config= says otherwise; what is joined in rows has no block floats."""
-    dim = normalize_dim(call["dim"], len(call.specs[0].shape))
-    ragged = len(call.specs) > 1 and dim >= -2 and any(s.shape[dim] != s.padded_shape[dim] for s in call.specs)
-    wide = DataType.BFLOAT16 if ragged and call.specs[0].dtype in BLOCK_FLOATS else None
-    return [make_output_spec(call, inferred[0][0], dtype=wide, memory_config=DRAM_MEMORY_CONFIG)]
+    composed = _compose(call)
+    if composed is not None:
+        return [composed[1].spec]
+    return [make_output_spec(call, inferred[0][0], memory_config=DRAM_MEMORY_CONFIG)]
+
+
+def _concat_stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Composition, Sequence[PlannedTensor]] | None:
+    """The programs of that composition."""
+    composed = _compose(call)
+    return None if composed is None else (composed[0], [composed[0].view(composed[1], results[0])])
 
 
 @op(
@@ -102,7 +122,7 @@ def _concat_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     golden=goldens.concat,
     out=_concat_spec,
     check=_check_concat,
-    stages=concat_stages,
+    stages=_concat_stages,
     host=True,
     specialise=_specialise_concat,
     alias=_concat_alias,
@@ -139,14 +159,7 @@ def _splits_at_once(tensor: Tensor, dim: int, sizes: Sequence[int]) -> bool:
     return fits and (number == 2 or batches == 1)
 
 
-def _piece_specs(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    """Pieces of a sharded tensor come out in DRAM."""
-    sharded = call.specs[0].memory_config.is_sharded()
-    memory = DRAM_MEMORY_CONFIG if sharded else None
-    return [make_output_spec(call, shape, memory_config=memory, result=i) for i, (shape, _) in enumerate(inferred)]
-
-
-@device_operation("ttnn.split", out=_piece_specs)
+@device_operation("ttnn.split", out=like_first)
 def _make_pieces(input_tensor: torch.Tensor, number: int) -> list[torch.Tensor]:
     return list(input_tensor.chunk(number, dim=-1))
 
@@ -172,14 +185,24 @@ def split(
             f"{sum(sizes)}"
         )
         require(sum(sizes) == extent, wrong, f"sizes that add up to {extent}", "Check the sum of the sizes.")
+    config, source = memory_config, input_tensor
+    if config is None and input_tensor.device() is not None:
+        config = piece_memory(input_tensor, position, sizes)
     if _splits_at_once(input_tensor, position, sizes):
-        pieces: list[Tensor] = _make_pieces(input_tensor=input_tensor, number=len(sizes), memory_config=memory_config)
+        pieces: list[Tensor] = _make_pieces(input_tensor=input_tensor, number=len(sizes), memory_config=config)
         return pieces
-    slices, start = [], 0
+    leaves = config is not None and config.buffer_type is BufferType.DRAM and input_tensor.memory_config().is_l1()
+    if leaves and input_tensor.device() is not None and len(sizes) > 2:
+        source = to_memory_config(input_tensor, DRAM_MEMORY_CONFIG)
+    return _slice_pieces(source, position, sizes, config)
+
+
+def _slice_pieces(tensor: Tensor, dim: int, sizes: Sequence[int], config: MemoryConfig | None) -> list[Tensor]:
+    slices, start, shape = [], 0, list(tensor.shape)
     for size in sizes:
         starts, ends = [0] * len(shape), list(shape)
-        starts[position], ends[position] = start, start + size
-        slices.append(slice_(input_tensor, starts, ends, memory_config=memory_config))
+        starts[dim], ends[dim] = start, start + size
+        slices.append(slice_(tensor, starts, ends, memory_config=config))
         start += size
     return slices
 
@@ -192,7 +215,8 @@ def chunk(input_tensor: Tensor, chunks: int, dim: int) -> list[Tensor]:
     )
     extent = input_tensor.shape[normalize_dim(dim, len(input_tensor.shape))]
     size = -(-extent // chunks)
-    return split(input_tensor, size, dim) if size else [input_tensor]  # type: ignore[no-any-return]
+    sizes = [min(size, extent - start) for start in range(0, extent, size)] if size else []
+    return _slice_pieces(input_tensor, dim, sizes, None) if size else [input_tensor]
 
 
 # -- repeat ----------------------------------------------------------------------------------------------------------
@@ -296,5 +320,6 @@ def repeat_interleave(input_tensor: Tensor, repeats: int, dim: int, memory_confi
         upsampled = _repeat_shards(input_tensor, repeats, dim % rank)
         return upsampled if memory_config is None else to_memory_config(upsampled, memory_config)
     interleaved = to_memory_config(input_tensor, DRAM_MEMORY_CONFIG)
-    result: Tensor = _repeat_each(input_tensor=interleaved, repeats=repeats, dim=dim, memory_config=DRAM_MEMORY_CONFIG)
+    asked = {"repeats": repeats, "dim": dim, "memory_config": DRAM_MEMORY_CONFIG, "in_rows": True}
+    result: Tensor = _repeat_each(input_tensor=interleaved, **asked)
     return result if memory_config is None else to_memory_config(result, memory_config)

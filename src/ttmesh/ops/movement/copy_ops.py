@@ -25,6 +25,19 @@ def _check_clone(call: Call) -> None:
     same = call["dtype"] in (None, spec.dtype)
     wrong = "Clone: data type conversion is only supported with tile layout"
     require(same or spec.layout is Layout.TILE, wrong, "TILE_LAYOUT", "Convert it with ttnn.to_layout.")
+    held, asked, fix = spec.memory_config, call["memory_config"] or spec.memory_config, "Use ttnn.to_memory_config."
+    wrong = (
+        "Clone: mixed sharded/interleaved layout not currently supported. Both input and output must have the same "
+        "layout."
+    )
+    require(held.is_sharded() is asked.is_sharded(), wrong, "one kind of memory", fix)
+    if held.is_sharded():
+        wrong = "Clone: input and output must have the same memory layout when both are sharded"
+        require(held.memory_layout is asked.memory_layout, wrong, "the input's memory layout", fix)
+        wrong = "Clone: output memory config must have shard spec when sharded"
+        require(asked.shard_spec is not None or asked.nd_shard_spec is not None, wrong, "a shard_spec", fix)
+        wrong = "Clone: input and output shard specs must be identical (same grid, shape, and orientation)"
+        require(asked.shard_spec == held.shard_spec, wrong, "the input's shards", fix)
 
 
 @op("ttnn.clone", golden=goldens.clone, check=_check_clone)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import torch
 
-from ttmesh.base.dtypes import DataType, Layout
+from ttmesh.base.dtypes import Layout
 from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.definition import composite, device_operation
-from ttmesh.ops.catalogue.spec_rules import like_first
+from ttmesh.ops.catalogue.spec_rules import Inferred, like_first
 from ttmesh.ops.goldens import movement as goldens
-from ttmesh.ops.stages.rows_stages import pad_stages
+from ttmesh.ops.stages.pad_stages import pad_stages, padded_spec
 from ttmesh.tensor.calls.launch_op import separate
 from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
 
@@ -28,35 +30,28 @@ def normalize_padding(padding: Sequence[Any], rank: int) -> tuple[tuple[int, int
 
 
 def _check_pad(call: Call) -> None:
-    if call.specs[0].layout is Layout.TILE:
-        dtype = call.specs[0].dtype
-        wrong = "Cannot pad tilized tensor with specified format"
-        require(dtype is not DataType.BFLOAT4_B, wrong, "bfloat16 or float32", "Convert it with ttnn.typecast.")
-        wrong = f"Unsupported datatype DataType::{dtype.name}"
-        require(dtype is not DataType.UINT8, wrong, "bfloat16 or float32", "Convert it with ttnn.typecast.")
-        wrong = "ttnn.pad: on device tile padding does not support front padding"
-        require(
-            all(before == 0 for before, _ in call["padding"]),
-            wrong,
-            "padding after the values only",
-            "Convert with ttnn.to_layout to ROW_MAJOR first.",
-        )
+    wrong = "ttnn.pad: on device tile padding does not support front padding"
+    require(
+        call.specs[0].layout is not Layout.TILE or all(before == 0 for before, _ in call["padding"]),
+        wrong,
+        "padding after the values only",
+        "Convert with ttnn.to_layout to ROW_MAJOR first.",
+    )
 
 
 def _pad(input_tensor: torch.Tensor, padding: Sequence[tuple[int, int]], value: float) -> torch.Tensor:
     return torch.nn.functional.pad(input_tensor, [n for pair in reversed(padding) for n in pair], value=value)
 
 
-def _pad_programs(call: Call) -> tuple[Hashable, ...]:
-    """TT-NN pads bfloat8_b as bfloat16, between two typecasts."""
-    spec = call.specs[0]
-    key = (call.tensors[0].kind, call["padding"], call["value"], call["memory_config"])
-    return tuple((name, *key) for name in ("out of", "pad", "into")) if spec.dtype is DataType.BFLOAT8_B else (key,)
+def _pad_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    """Shards stay on their cores; a tensor on the host has no memory to choose."""
+    if call.mesh is None or not prod(inferred[0][0]):
+        return like_first(call, inferred)
+    made = padded_spec(call.specs[0], call["padding"], call["value"], call["memory_config"])
+    return [made]
 
 
-_PAD = device_operation(
-    "ttnn.pad", out=like_first, check=_check_pad, programs=_pad_programs, stages=pad_stages, host=True
-)(_pad)
+_PAD = device_operation("ttnn.pad", out=_pad_spec, check=_check_pad, stages=pad_stages, host=True)(_pad)
 
 
 def _padding_between(shape: Sequence[int], padded: Sequence[int], start: Sequence[int]) -> tuple[tuple[int, int], ...]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ttmesh.base.dtypes import BufferType, Layout, TensorMemoryLayout
+from ttmesh.base.dtypes import BufferType, DataType, Layout, TensorMemoryLayout
 from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.checks import normalize_dim
 from ttmesh.ops.catalogue.definition import op
@@ -14,7 +14,7 @@ from ttmesh.ops.catalogue.spec_rules import Inferred, make_like_rule, make_outpu
 from ttmesh.ops.goldens import movement as goldens
 from ttmesh.ops.movement.permuted_shards import permute_spec
 from ttmesh.ops.stages.movement_stages import permute_stages
-from ttmesh.ops.stages.rows_stages import roll_stages
+from ttmesh.ops.stages.rows_stages import compose_roll, roll_stages
 from ttmesh.tensor.calls.lane_calls import Lane
 from ttmesh.tensor.calls.operation import Call, Case
 from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
@@ -42,8 +42,12 @@ def _permute_alias(call: Call) -> Sequence[int] | None:
 
 
 def _transpose_alias(call: Call) -> Sequence[int] | None:
-    shape = call.specs[0].shape
-    return shape if normalize_dim(call["dim1"], len(shape)) == normalize_dim(call["dim2"], len(shape)) else None
+    shape, narrow = (
+        call.specs[0].shape,
+        call.specs[0].dtype is DataType.BFLOAT8_B,
+    )  # which is widened and narrowed again
+    same = normalize_dim(call["dim1"], len(shape)) == normalize_dim(call["dim2"], len(shape))
+    return shape if same and not narrow else None
 
 
 def _roll_alias(call: Call) -> Sequence[int] | None:
@@ -118,7 +122,13 @@ def _to_tuple(value: Shifts) -> tuple[int, ...]:
     return (value,) if isinstance(value, int) else tuple(value)
 
 
-@op("ttnn.roll", golden=goldens.roll, alias=_roll_alias, stages=roll_stages)
+def _roll_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    """Where slices leave their tiles, block floats become bfloat16."""
+    composed = compose_roll(call)
+    return [make_output_spec(call, inferred[0][0])] if composed is None else [composed[1].spec]
+
+
+@op("ttnn.roll", golden=goldens.roll, alias=_roll_alias, out=_roll_spec, stages=roll_stages)
 def roll(input_tensor: torch.Tensor, shifts: Shifts, lane_axes: int, dim: Shifts | None = None) -> torch.Tensor:
     """Elements shifted cyclically along dims; without a dim the tensor is flattened first."""
     if dim is None:

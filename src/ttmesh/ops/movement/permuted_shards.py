@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from ttmesh.base.dtypes import BufferType, Layout, TensorMemoryLayout
+from ttmesh.base.dtypes import BufferType, Layout, ShardOrientation, TensorMemoryLayout
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec, shard_over_all_cores
 from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.memory_config import L1_MEMORY_CONFIG, MemoryConfig, ShardSpec
@@ -18,18 +18,46 @@ def permute_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     """The spec of a permuted or transposed tensor; sharded memory stays sharded if the shards can be permuted too."""
     spec, shape = call.specs[0], inferred[0][0]
     input_memory = spec.memory_config
+    wanted = call["memory_config"]
+    if wanted is not None and not any(call.outputs) and _lacks_shards(wanted, spec, shape):
+        tile = spec.tile if spec.layout is Layout.TILE else None
+        memory = _spread_tiles(call, wanted, spec, shape)
+        return [TensorSpec(shape, spec.dtype, spec.layout, tile=tile, memory_config=memory)]
     if call["memory_config"] is not None or input_memory.shard_spec is None or input_memory.created_with_nd_shard_spec:
         return [make_output_spec(call, shape)]
-    unsharded_spec = TensorSpec(shape, spec.dtype, spec.layout, tile=spec.tile if spec.layout is Layout.TILE else None)
-    moved_dims = _find_moved_dims(call, len(shape))
-    if _has_native_transpose(spec) and moved_dims in ((-2, -1), (-3, -2), (-4, -3)):
-        memory = _transpose_shards(spec, input_memory.shard_spec, unsharded_spec, moved_dims)
-    else:
-        same_layout = MemoryConfig(input_memory.memory_layout, input_memory.buffer_type)
-        memory = _scale_shards(spec, input_memory.shard_spec, unsharded_spec) or shard_over_all_cores(
-            same_layout, unsharded_spec, call
-        )
+    memory = permuted_memory(call, spec, shape, _find_moved_dims(call, len(shape)))
     return [make_output_spec(call, shape, memory_config=memory)]
+
+
+def _lacks_shards(wanted: MemoryConfig, spec: TensorSpec, shape: Sequence[int]) -> bool:
+    """Whether shards are asked for without a shape, and the input has none of their kind that can be scaled."""
+    held = spec.memory_config
+    if not wanted.is_sharded() or wanted.shard_spec is not None or wanted.nd_shard_spec is not None:
+        return False
+    if held.memory_layout is not wanted.memory_layout or held.shard_spec is None:
+        return True
+    return _scale_shards(spec, held.shard_spec, TensorSpec(shape, spec.dtype, spec.layout)) is None
+
+
+def _spread_tiles(call: Call, wanted: MemoryConfig, spec: TensorSpec, shape: Sequence[int]) -> MemoryConfig:
+    """Shards of whole tiles, rows too, over as many cores as there are, in the order of the input's shards."""
+    shards = spec.memory_config.shard_spec
+    orientation = ShardOrientation.ROW_MAJOR if shards is None else shards.orientation
+    return shard_over_all_cores(wanted, TensorSpec(shape, spec.dtype, Layout.TILE), call, orientation)
+
+
+def permuted_memory(call: Call, spec: TensorSpec, shape: Sequence[int], moved_dims: tuple[int, ...]) -> MemoryConfig:
+    """The default memory of a tensor in shards whose dims change places, inside a call."""
+    held = spec.memory_config
+    if held.shard_spec is None:
+        return held
+    unsharded_spec = TensorSpec(shape, spec.dtype, spec.layout, tile=spec.tile if spec.layout is Layout.TILE else None)
+    if _has_native_transpose(spec) and moved_dims in ((-2, -1), (-3, -2), (-4, -3)):
+        return _transpose_shards(spec, held.shard_spec, unsharded_spec, moved_dims)
+    same_layout = MemoryConfig(held.memory_layout, held.buffer_type)
+    return _scale_shards(spec, held.shard_spec, unsharded_spec) or shard_over_all_cores(
+        same_layout, unsharded_spec, call
+    )
 
 
 def _find_moved_dims(call: Call, rank: int) -> tuple[int, ...]:

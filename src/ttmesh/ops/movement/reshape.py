@@ -18,6 +18,7 @@ from ttmesh.ops.movement.reshard import interleaved_to_sharded, sharded_to_inter
 from ttmesh.ops.stages.movement_stages import reshape_stages
 from ttmesh.ops.stages.rows_stages import repeat_stages
 from ttmesh.tensor import operators
+from ttmesh.tensor.calls.conversions import to_memory_config
 from ttmesh.tensor.calls.launch_op import separate
 from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.kind import kind_of
@@ -123,7 +124,8 @@ def reshape_tensor(
     spec, volume = tensor.spec, prod(tensor.shape)
     target = infer_shape(shape, volume)
     if tuple(spec.shape) == target and (padded is None or tuple(spec.padded_shape) == tuple(padded)):
-        return separate(tensor)
+        moves = memory_config is not None and tensor.device() is not None and memory_config != spec.memory_config
+        return to_memory_config(tensor, memory_config) if moves and memory_config is not None else separate(tensor)
     if volume == 0:
         wrong = "Tensor volume is 0, but shape's volume is not"
         require(prod(target) == 0, wrong, "a shape with a 0", "Keep a 0 in the shape.")

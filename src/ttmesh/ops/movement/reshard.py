@@ -8,7 +8,7 @@ import torch
 
 from ttmesh.base.core_work import num_cores_to_corerangeset
 from ttmesh.base.cores import CoreCoord, CoreGrid, CoreRangeSet
-from ttmesh.base.dtypes import BufferType, DataType, ShardOrientation, TensorMemoryLayout
+from ttmesh.base.dtypes import BufferType, DataType, Layout, ShardOrientation, TensorMemoryLayout
 from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.checks import require_interleaved
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
@@ -16,6 +16,7 @@ from ttmesh.ops.catalogue.spec_rules import Inferred, like_first
 from ttmesh.ops.configs.matmul_program_configs import corner
 from ttmesh.ops.goldens import movement as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims
+from ttmesh.ops.stages.movement_stages import require_row_pages, require_shard_rows
 from ttmesh.tensor.calls.gate import DeviceOperation
 from ttmesh.tensor.calls.launch_op import separate
 from ttmesh.tensor.calls.operation import Call
@@ -70,6 +71,7 @@ def _require_input_interleaved(call: Call) -> None:
     layout = call.specs[0].memory_config.memory_layout
     wrong = f"Input tensor memory layout must be INTERLEAVED, but got TensorMemoryLayout::{layout.name}"
     require_interleaved(call.specs[0], wrong)
+    require_row_pages(call["memory_config"], call.specs[0])
 
 
 def _require_input_sharded(call: Call) -> None:
@@ -77,12 +79,20 @@ def _require_input_sharded(call: Call) -> None:
     require(sharded, "input must be sharded", "a sharded tensor", "Use ttnn.interleaved_to_sharded.")
 
 
+def _check_shard_rows(call: Call) -> None:
+    spec = call.specs[0]
+    require_shard_rows(spec)
+    wrong = "If diff output type, tensor must be TILED"
+    same = call["dtype"] in (None, spec.dtype) or spec.layout is Layout.TILE
+    require(same, wrong, "TILE layout", "Convert it with ttnn.to_layout.")
+
+
 def _make_copy_operation(name: str, check: Callable[[Call], None] | None = None) -> DeviceOperation:
     return device_operation(name, out=_copy_spec, check=check)(_identity)
 
 
 _TO_SHARDED = _make_copy_operation("ttnn.interleaved_to_sharded", _require_input_interleaved)
-_TO_INTERLEAVED = _make_copy_operation("ttnn.sharded_to_interleaved")
+_TO_INTERLEAVED = _make_copy_operation("ttnn.sharded_to_interleaved", _check_shard_rows)
 _RESHARD = _make_copy_operation("ttnn.reshard", _require_input_sharded)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,8 @@ from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, fit_shards, like_first, make_output_spec
 from ttmesh.ops.goldens import movement as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import align_and_flatten, align_mesh_dims, unflatten_lanes
-from ttmesh.ops.stages.rows_stages import slice_rows
+from ttmesh.ops.stages.movement_stages import move_to
+from ttmesh.ops.stages.slice_stages import slice_tensor, slices_rows
 from ttmesh.tensor import indexing, operators
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.calls.gate import TensorFunction
@@ -22,6 +23,7 @@ from ttmesh.tensor.calls.lane_calls import Lane
 from ttmesh.tensor.calls.launch_op import separate
 from ttmesh.tensor.calls.operation import Call, Case
 from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.spec.page_extents import element_bytes
 from ttmesh.tensor.spec.shape import Shape
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
@@ -94,57 +96,56 @@ def _slice_at(
     return unflatten_lanes(torch.gather(values, position, index_view.expand(shape)), dims)
 
 
-def _slices_rows(call: Call) -> bool:
-    """Whether TT-NN slices rows: ROW_MAJOR tensors, strided slices, one dim, or a start that is not a tile's start."""
-    spec, starts = call.specs[0], call["starts"]
-    if spec.layout is not Layout.TILE or len(starts) < 2 or any(step != 1 for step in call["steps"] or ()):
-        return True
-    height, width = spec.tile.tile_shape
-    bounds = make_slices(spec.shape, starts, call["ends"], call["steps"])[1:]
-    return bool(bounds[-1].start % width or bounds[-2].start % height)
+def _is_whole(shape: Sequence[int], starts: Sequence[int], ends: Sequence[int], steps: Sequence[int] | None) -> bool:
+    """Whether TT-NN takes bounds for the whole tensor: it looks at the numbers as they are written."""
+    return not any(starts) and tuple(ends) == tuple(shape) and set(steps or ()) <= {1}
+
+
+def _check_ends(spec: TensorSpec, ends: Sequence[int], in_rows: bool) -> None:
+    """Ends behind the tensor are refused; in tiles, those behind its padding."""
+    rank, extents = len(spec.shape), spec.shape if in_rows else spec.padded_shape[-len(spec.shape) :]
+    for i, (end, extent) in enumerate(zip(ends, extents, strict=True)):
+        last = end if in_rows or i < rank - 2 else -(-end // 32) * 32
+        wrong = f"Ends {last} must be less than or equal to the shape of the tensor {extent}"
+        require(last <= extent, wrong, f"an end of at most {spec.shape[i]}", "Check the shape of the tensor.")
+
+
+def _compose(call: Call) -> tuple[Composition, PlannedTensor] | None:
+    """TT-NN's composition; None where memory is given, or shards are asked for without saying which."""
+    spec, config = call.specs[0], call["memory_config"]
+    bounds = make_slices(spec.shape, call["starts"], call["ends"], call["steps"])[1:]
+    unknown = config is not None and config.is_sharded() and config.shard_spec is None
+    empty = any(bound.start >= bound.stop for bound in bounds)
+    if call.mesh is not None and not _is_whole(spec.shape, call["starts"], call["ends"], call["steps"]):
+        _check_ends(spec, call["ends"], slices_rows(spec, bounds))
+    if call.mesh is None or unknown or empty or spec.memory_config.created_with_nd_shard_spec or any(call.outputs):
+        return None
+    c, x = Composition(), PlannedTensor(spec)
+    if _is_whole(spec.shape, call["starts"], call["ends"], call["steps"]):
+        return c, move_to(c, x, config or spec.memory_config)
+    return c, slice_tensor(c, x, bounds, config)
 
 
 def _slice_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     """Sharded tensors stay on their cores, in shards that fit the slice; slices of rows get ROW_MAJOR shards."""
-    spec, shape = call.specs[0], inferred[0][0]
-    config = spec.memory_config
-    wide = DataType.BFLOAT16 if spec.dtype in BLOCK_FLOATS and _slices_rows(call) else None  # rows hold no block floats
-    if config.shard_spec is None or config.created_with_nd_shard_spec or tuple(shape) == tuple(spec.shape):
-        return [make_output_spec(call, shape, dtype=wide)]
-    layout = Layout.ROW_MAJOR if _slices_rows(call) else spec.layout
-    asked = MemoryConfig(config.memory_layout, config.buffer_type)
-    dtype = DataType.BFLOAT16 if spec.dtype in BLOCK_FLOATS else spec.dtype
-    fitted = fit_shards(asked, TensorSpec(shape, dtype, layout), config)
-    return [make_output_spec(call, shape, dtype=wide, memory_config=fitted)]
-
-
-def _programs(call: Call) -> tuple[Hashable, ...]:
-    """One program if slices start at tiles; other slices of tiles untilize, slice rows and tilize again."""
-    spec = call.specs[0]
-    options = tuple(call[name] for name in ("starts", "ends", "steps", "memory_config"))
-    output = call["output_tensor"]
-    target = None if output is None else output.spec
-    slice_program = (call.name, spec, *options, target)
-    if spec.layout is not Layout.TILE or not _slices_rows(call):
-        return (slice_program,)
-    return ("untilize", spec), slice_program, ("tilize", spec.dtype, *options, target)
+    composed, spec = _compose(call), call.specs[0]
+    if composed is not None:
+        return [composed[1].spec]
+    bounds = make_slices(spec.shape, call["starts"], call["ends"], call["steps"])[1:]
+    rows = spec.dtype in BLOCK_FLOATS and slices_rows(spec, bounds)  # rows hold no block floats
+    return [make_output_spec(call, inferred[0][0], dtype=DataType.BFLOAT16 if rows else None)]
 
 
 def _slice_stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Composition, Sequence[PlannedTensor]] | None:
-    """A slice of tiles that is cut in rows leaves its tiles and comes back."""
-    spec, final = call.specs[0], results[0]
-    if spec.layout is not Layout.TILE or not _slices_rows(call) or spec.memory_config.is_sharded():
-        return None
-    slices, c = make_slices(spec.shape, call["starts"], call["ends"], call["steps"]), Composition()
-    made = slice_rows(c, PlannedTensor(spec), tuple((s.start, s.stop, s.step) for s in slices[1:]), final)
-    return c, [made]
+    """The programs of that composition."""
+    composed = _compose(call)
+    return None if composed is None else (composed[0], [composed[0].view(composed[1], results[0])])
 
 
 _SLICE = device_operation(
     "ttnn.slice",
     out=_slice_spec,
     check=_check_slice,
-    programs=_programs,
     stages=_slice_stages,
     host=True,
     specialise=_specialise_slice,
@@ -175,8 +176,8 @@ def slice_(
         first, last = (bound.cpu().lanes.reshape(-1, len(input_tensor.shape))[0].tolist() for bound in (first, last))
     if first is None or last is None or isinstance(first, Tensor) or isinstance(last, Tensor):
         raise TypeError("ttnn.slice(): starts and ends must both be lists, or both be tensors")
-    slices = make_slices(input_tensor.shape, first, last, strides)
-    is_full = all(s == slice(0, extent, 1) for s, extent in zip(slices[1:], input_tensor.shape, strict=True))
+    make_slices(input_tensor.shape, first, last, strides)  # raises for bounds that are none
+    is_full = _is_whole(input_tensor.shape, first, last, strides)
     same_memory = memory_config is None or memory_config == input_tensor.memory_config()
     if is_full and same_memory and output_tensor is None:
         return separate(input_tensor)
@@ -309,6 +310,13 @@ def _check_narrow(call: Call) -> None:
     )
     leads = all(extent == 1 for extent in spec.padded_shape[: position % rank])
     require(leads or not in_dram, wrong, "the first dim that is not 1", "Use ttnn.slice.")
+    if spec.layout is Layout.ROW_MAJOR and position == -1 and in_dram and length != extent:
+        size = element_bytes(spec.dtype)
+        wrong = (
+            f"For valid non-interleaved buffers page size {extent * size} must equal buffer size {length * size}. For "
+            "interleaved-buffers, buffer size should be divisible by the page size"
+        )
+        require(False, wrong, "whole rows", "Use ttnn.slice.")
     wrong = (
         "Narrowing for the given tensor configuration is not yet implemented.Supported: DRAM INTERLEAVED tensors on first "
         "non-trivial dimension, L1 sharded tensors with restrictions"

@@ -6,20 +6,22 @@ from collections.abc import Sequence
 
 import torch
 
-from ttmesh.base.dtypes import BLOCK_FLOATS, FLOATS, DataType, Layout
+from ttmesh.base.dtypes import BLOCK_FLOATS, FLOATS, DataType, Layout, TensorMemoryLayout
 from ttmesh.base.errors import require
 from ttmesh.chip.formats.storage import round_through, to_lane
 from ttmesh.chip.formats.tiles import Tile
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, fit_shards, inherit_memory_config, like_first, make_output_spec
 from ttmesh.ops.goldens import quantize as goldens
-from ttmesh.ops.stages.movement_stages import typecast_stages
+from ttmesh.ops.stages.movement_stages import tilize_stages, typecast_stages, untilize_stages
 from ttmesh.tensor.calls.conversions import to_dtype
 from ttmesh.tensor.calls.lane_calls import rounds_result
 from ttmesh.tensor.calls.launch_op import separate
 from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.host_shapes import box, pad_values
 from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.spec.page_extents import element_bytes
+from ttmesh.tensor.spec.spec_checks import check_dtype, check_shard_tiles
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
@@ -55,6 +57,9 @@ def _cast(
 
 
 def _check_cast(call: Call) -> None:
+    spec, target = call.specs[0], call["dtype"] or call["output_dtype"]
+    if spec.layout is Layout.ROW_MAJOR and target in BLOCK_FLOATS and not any(call.outputs):
+        check_dtype(target, Layout.ROW_MAJOR, None)
     source = call["input_dtype"]
     wrong = "input dtype and input tensor's dtype provided should match"
     require(
@@ -71,6 +76,15 @@ def _check_cast(call: Call) -> None:
     )
     same = source_memory.memory_layout is target_memory.memory_layout
     require(same, wrong, "the input's memory layout", "Move it with ttnn.to_memory_config.")
+    shards = spec.memory_config.shard_spec
+    if shards is not None and spec.layout is Layout.ROW_MAJOR and spec.memory_config.is_l1():
+        size = shards.shape[1] * element_bytes(spec.dtype)
+        wrong = (
+            f"Typecast operation requires sharded input tensor page size ({size} bytes) to be aligned to L1 (16 bytes)"
+        )
+        require(
+            size % 16 == 0, wrong, "rows of a multiple of 16 bytes", "Move it with ttnn.to_memory_config to DRAM first."
+        )
     given = call.outputs[0] if call.outputs else None
     wrong = "If both output dtype and output tensor provided dtype should match"
     require(
@@ -137,8 +151,26 @@ def _tiled_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [output_spec if target is None else output_spec.with_padding(target, call["pad_value"])]
 
 
+def _check_row_pages(call: Call) -> None:
+    """Rows in width or block shards are read in pages of L1's alignment."""
+    spec = call.specs[0]
+    shards, kind = spec.memory_config.shard_spec, spec.memory_config.memory_layout
+    if shards is None or kind is TensorMemoryLayout.HEIGHT_SHARDED:
+        return
+    width = shards.shape[1]
+    size = width * element_bytes(spec.dtype)
+    wrong = (
+        f"Input row-major shard width {width} gives page size {size} bytes, which must be aligned to 16 bytes L1 SRAM "
+        "buffer alignment requirement"
+    )
+    require(
+        size % 16 == 0, wrong, "rows of a multiple of 16 bytes", "Move it with ttnn.to_memory_config to DRAM first."
+    )
+
+
 def _check_tilize(call: Call) -> None:
     spec, tile = call.specs[0], call["tile"] or Tile((32, 32))
+    check_shard_tiles(call["memory_config"] or spec.memory_config, Layout.TILE, tile)
     height, width = tile.tile_shape
     shape = tuple(spec.padded_shape)
     rows = shape[-2] if len(shape) > 1 else 1
@@ -159,6 +191,7 @@ def _check_padding(call: Call) -> None:
         target_extent >= extent for target_extent, extent in zip(target, shape, strict=True)
     )
     require(fits, wrong, "a shape that holds the input", "Give every dim at least the input's length.")
+    _check_row_pages(call)
 
 
 def _identity(input_tensor: torch.Tensor) -> torch.Tensor:
@@ -166,9 +199,9 @@ def _identity(input_tensor: torch.Tensor) -> torch.Tensor:
 
 
 _LANE = frozenset({"input_tensor"})
-_TILIZE = device_operation("ttnn.tilize", out=_tiled_spec, check=_check_tilize)(_identity)
+_TILIZE = device_operation("ttnn.tilize", out=_tiled_spec, check=_check_tilize, stages=tilize_stages)(_identity)
 _TILIZE_PADDED = device_operation("ttnn.tilize_with_val_padding", out=_tiled_spec, check=_check_padding)(_identity)
-_TILIZE_ZEROS = device_operation("ttnn.tilize_with_zero_padding", out=_tiled_spec)(_identity)
+_TILIZE_ZEROS = device_operation("ttnn.tilize_with_zero_padding", out=_tiled_spec, check=_check_row_pages)(_identity)
 
 
 @composite("ttnn.tilize", golden=goldens.identity, direct=True)
@@ -234,6 +267,13 @@ def _row_major_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     return [make_output_spec(call, inferred[0][0], dtype=dtype, layout=Layout.ROW_MAJOR)]
 
 
+def _whole_rows_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    """Tiles in shards keep their padding in rows."""
+    spec, (made,) = call.specs[0], _row_major_spec(call, inferred)
+    padded = spec.memory_config.is_sharded() and tuple(spec.padded_shape) != tuple(made.padded_shape)
+    return [made.with_padded_shape(spec.padded_shape) if padded and made.memory_config.interleaved else made]
+
+
 def _check_untilize(call: Call) -> None:
     layout = call.specs[0].layout
     wrong = f"Can only untilize tile major data, got {layout}"
@@ -248,7 +288,7 @@ def _check_whole_untilize(call: Call) -> None:
     require(fits, wrong, "four dims, or whole tiles", "Use ttnn.untilize_with_unpadding, or ttnn.to_layout.")
 
 
-@op("ttnn.untilize", golden=goldens.identity, check=_check_whole_untilize, out=_row_major_spec)
+@op("ttnn.untilize", golden=goldens.identity, check=_check_whole_untilize, out=_whole_rows_spec, stages=untilize_stages)
 def untilize(input_tensor: torch.Tensor) -> torch.Tensor:
     """The tensor in ROW_MAJOR layout; block floats become bfloat16."""
     return input_tensor

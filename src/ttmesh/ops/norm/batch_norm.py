@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from typing import Any
 
 import torch
 from torch import Tensor as Lanes
@@ -10,7 +11,7 @@ from torch import Tensor as Lanes
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.chip.numerics import fpu
-from ttmesh.ops.catalogue.checks import require_dtype, require_interleaved
+from ttmesh.ops.catalogue.checks import require_dtype, require_interleaved, require_layout
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.device_programs import like_written
 from ttmesh.ops.goldens import normalization as goldens
@@ -28,6 +29,12 @@ def _check(call: Call) -> None:
             expected="N, C, H, W in TILE layout",
             fix="Convert it with ttnn.reshape and ttnn.to_layout.",
         )
+    shown = {"running_mean": "batch_mean", "running_var": "batch_var"}
+    for name in ("running_mean", "running_var", "weight", "bias"):
+        if call[name] is not None and not call["training"]:
+            called = shown.get(name, name)
+            require_layout(call[name], Layout.TILE, f"{called} tensor must be tilized")
+            require_interleaved(call[name].spec, f"{called} tensor must be interleaved")
     for name in ("running_mean", "running_var", "weight", "bias"):
         if call[name] is not None:
             wrong = f"batch_norm only supports bfloat16, float32. Got: DataType::{call[name].dtype.name}"
@@ -108,6 +115,7 @@ def batch_norm(
     bias: Tensor | None,
     output: Tensor | None,
     memory_config: MemoryConfig | None,
+    compute_kernel_config: Any,
 ) -> Tensor:
     """Channels normalized with the statistics of the batch (training) or the running ones."""
     running = (running_mean, running_var)
@@ -131,10 +139,18 @@ def batch_norm(
         bias=bias,
         output_tensor=output,
         memory_config=memory_config,
+        compute_kernel_config=compute_kernel_config,
     )
     if training:
         existing = [(moment, old) for moment, old in enumerate(running) if old is not None]
         present = tuple(moment for moment, _ in existing)
         for moment, old in existing:
-            _update_statistic(old=old, input=input, momentum=momentum, moment=moment, present=present)
+            _update_statistic(
+                old=old,
+                input=input,
+                momentum=momentum,
+                moment=moment,
+                present=present,
+                compute_kernel_config=compute_kernel_config,
+            )
     return result

@@ -17,7 +17,9 @@ from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.device_programs import like_written, no_programs
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import normalization as goldens
-from ttmesh.ops.norm.layer_norm import TILE, apply_affine, average_on_cores, check_parameters, count_shards
+from ttmesh.ops.norm.distributed_norm_rules import check_after_gather
+from ttmesh.ops.norm.layer_norm import apply_affine, average_on_cores, count_shards
+from ttmesh.ops.norm.layer_norm_rules import TILE
 from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -156,7 +158,7 @@ def rms_norm_pre_all_gather(
     )
 
 
-@op("ttnn.layer_norm_post_all_gather", golden=goldens.layer_norm_post, out=_output_spec, check=check_parameters)
+@op("ttnn.layer_norm_post_all_gather", golden=goldens.layer_norm_post, out=_output_spec, check=check_after_gather)
 def layer_norm_post_all_gather(
     input_tensor: Lanes,
     stats: Lanes,
@@ -172,7 +174,7 @@ def layer_norm_post_all_gather(
     return apply_affine(normed, weight, bias, lane_axes)
 
 
-@op("ttnn.rms_norm_post_all_gather", golden=goldens.rms_norm_post, out=_output_spec, check=check_parameters)
+@op("ttnn.rms_norm_post_all_gather", golden=goldens.rms_norm_post, out=_output_spec, check=check_after_gather)
 def rms_norm_post_all_gather(
     input_tensor: Lanes,
     stats: Lanes,

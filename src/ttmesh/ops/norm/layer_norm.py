@@ -8,17 +8,17 @@ import torch
 from torch import Tensor as Lanes
 from torch.nn import functional as F
 
-from ttmesh.base.dtypes import DataType, Layout
-from ttmesh.base.errors import MeshError, ShapeError
+from ttmesh.base.dtypes import DataType
 from ttmesh.chip.formats.kernels.gpu_loader import find_gpu_kernels
 from ttmesh.chip.numerics import fpu
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import normalization as goldens
+from ttmesh.ops.norm.layer_norm_rules import check_norm
 from ttmesh.tensor.calls.operation import Call, Case
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
-TILE = 32
+CHUNK = 1 << 18  # elements of rows that are normalized at a time: 1 MiB of float32
 
 
 def to_row(values: Lanes, lane_axes: int, rank: int) -> Lanes:
@@ -68,78 +68,6 @@ def normalize_layer(x: Lanes, epsilon: float, shards: int = 1) -> Lanes:
     centred = fpu.subtract(x, fpu.keep(average_on_cores(x, shards)))
     variance = fpu.keep(average_on_cores(fpu.multiply(centred, centred), shards))
     return fpu.multiply(centred, fpu.keep(torch.rsqrt(variance + epsilon)))
-
-
-def _check_norm(call: Call) -> None:
-    x, residual = call["input_tensor"].spec, call["residual_input_tensor"]
-    if residual is not None:
-        other = residual.spec
-        if tuple(other.shape) != tuple(x.shape) or other.padded_shape != x.padded_shape:
-            raise ShapeError(
-                "Input and residual logical and padded shapes must match, got input: "
-                f"logical={x.shape} padded={x.padded_shape} vs residual: "
-                f"logical={other.shape} padded={other.padded_shape}",
-                expected="equal shapes",
-                fix="Reshape the residual.",
-            )
-    check_parameters(call)
-    if not x.memory_config.interleaved:
-        _check_sharded(call, x)
-
-
-def check_parameters(call: Call) -> None:
-    """Raise for weights and biases whose width is not the input's."""
-    x = call["input_tensor"].spec
-    for name, tensor in (("gamma", call["weight"]), ("beta", call["bias"])):
-        if tensor is None:
-            continue
-        spec = tensor.spec
-        if spec.layout is Layout.TILE:
-            fits = spec.padded_shape[-1] == x.padded_shape[-1] and spec.shape[-1] >= x.shape[-1]
-            wrong = f"Input and {name} padded widths must match and {name} logical width must be >= input logical width"
-        else:
-            fits = spec.padded_shape[-1] == TILE and spec.shape.volume() == x.padded_shape[-1]
-            fits = fits or spec.shape.volume() == x.shape[-1]
-            wrong = (
-                "Gamma's last padded dim needs to equal tile width and gamma's volume needs to align with last padded "
-                "dim of input"
-                if name == "gamma"
-                else "Beta tensor dimensions must align with input tensor"
-            )
-        if not fits:
-            raise ShapeError(
-                f"{wrong}. Got input padded shape: {x.padded_shape}, {name} padded shape: {spec.padded_shape}",
-                expected=f"{x.shape[-1]} values in {name}",
-                fix="Give one value per column of the input.",
-            )
-    if call["weight"] is not None and call["bias"] is not None and call["weight"].layout is not call["bias"].layout:
-        raise MeshError(
-            "Gamma and beta must have the same layout!",
-            expected="equal layouts",
-            fix="Convert one with ttnn.to_layout.",
-        )
-
-
-def _check_sharded(call: Call, x: TensorSpec) -> None:
-    if x.layout is not Layout.TILE:
-        raise MeshError(
-            "Input tensor must have TILE layout (ROW_MAJOR is only supported for non-sharded tensors), got: "
-            "Layout::ROW_MAJOR",
-            expected="TILE layout",
-            fix="Tilize it first.",
-        )
-    config = x.memory_config
-    if config.memory_layout.name == "HEIGHT_SHARDED":
-        raise MeshError(
-            "Height sharded inputs are not supported.", expected="width or block shards", fix="Reshard the input."
-        )
-    requested = call["memory_config"]
-    if requested is not None and requested.interleaved:
-        raise MeshError(
-            "Sharded inputs require sharded outputs.",
-            expected="a sharded memory_config",
-            fix="Leave memory_config out.",
-        )
 
 
 def _norm_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
@@ -201,11 +129,29 @@ def _specialise_rms_norm(case: Case) -> Callable[..., Lanes] | None:
     return normalize
 
 
+def _can_add_in_chunks(x: Lanes, residual: Lanes) -> bool:
+    alike = x.shape == residual.shape and x.dtype is residual.dtype is torch.bfloat16
+    return alike and x.is_cpu and x.numel() > CHUNK and not fpu.is_emulated(x)
+
+
+def _normalize_sums(x: Lanes, residual: Lanes, scale: Lanes | None, shift: Lanes | None, epsilon: float) -> Lanes:
+    """The norm of x + residual in float32, rounded once: rows at a time, so that the float32 sums stay in a cache."""
+    width = x.shape[-1]
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    rows = max(1, CHUNK // width)
+    left, right, normalized = (values.reshape(-1, width) for values in (x, residual, out))
+    for start in range(0, left.shape[0], rows):
+        part = slice(start, start + rows)
+        sums = left[part].float().add_(right[part])
+        normalized[part] = F.layer_norm(sums, (width,), scale, shift, epsilon)
+    return out
+
+
 @op(
     "ttnn.layer_norm",
     golden=goldens.layer_norm,
     out=_norm_spec,
-    check=_check_norm,
+    check=check_norm,
     min_rank=1,
     specialise=_specialise_layer_norm,
 )
@@ -220,13 +166,17 @@ def layer_norm(
 ) -> Lanes:
     """Rows normalized to mean 0 and variance 1, then weight and bias."""
     x, width = input_tensor, input_tensor.shape[-1]
+    shared = is_shared(weight, lane_axes) and is_shared(bias, lane_axes)
     if residual_input_tensor is not None:
+        if shared and _can_add_in_chunks(x, residual_input_tensor):
+            scale, shift = (None if p is None else p.reshape(-1)[:width].float() for p in (weight, bias))
+            return _normalize_sums(x, residual_input_tensor, scale, shift, epsilon)
         x = x.float() + residual_input_tensor
     if fpu.is_emulated(x):
         return apply_affine(
             normalize_layer(fpu.keep(x.float()), epsilon, count_shards(specs[0])), weight, bias, lane_axes
         )
-    if is_shared(weight, lane_axes) and is_shared(bias, lane_axes):
+    if shared:
         scale, shift = (None if p is None else p.reshape(-1)[:width].to(x.dtype) for p in (weight, bias))
         if x.dtype is torch.float32 or all(p is None or p.dtype is x.dtype for p in (weight, bias)):
             return F.layer_norm(x, (width,), scale, shift, epsilon)  # computes in float32 and rounds once
@@ -237,7 +187,7 @@ def layer_norm(
     "ttnn.rms_norm",
     golden=goldens.rms_norm,
     out=_norm_spec,
-    check=_check_norm,
+    check=check_norm,
     min_rank=1,
     specialise=_specialise_rms_norm,
 )

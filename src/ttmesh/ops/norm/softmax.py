@@ -9,7 +9,7 @@ import torch
 from torch import Tensor as Lanes
 
 from ttmesh.base.dtypes import DataType, Layout
-from ttmesh.base.errors import MeshError, require
+from ttmesh.base.errors import MeshError, ShapeError, require
 from ttmesh.ops.catalogue.checks import require_tiles
 from ttmesh.ops.catalogue.definition import OpFunction, composite, op
 from ttmesh.ops.catalogue.device_programs import like_written
@@ -18,36 +18,55 @@ from ttmesh.ops.goldens import reduction as goldens
 from ttmesh.ops.lane_functions.fpu_rows import take_softmax
 from ttmesh.ops.lane_functions.lane_broadcast import common_mesh_dims
 from ttmesh.ops.norm.softmax_rules import check_masked, check_masked_by_rows, check_masked_in_place
-from ttmesh.ops.stages.conversion_stages import tilized_input_stages
+from ttmesh.ops.stages.conversion_stages import tilized_operands_stages
 from ttmesh.tensor import operators
 from ttmesh.tensor.calls.lane_calls import Lane
 from ttmesh.tensor.calls.operation import Call, Case
 from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.spec.spec_checks import check_shard_tiles
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
 TILE = 32
 
 
+def _check_dim(call: Call) -> None:
+    rank, dim = len(call.specs[0].shape), call["dim"]
+    wrong = f"Dimension out of range (expected to be in range of [{-rank}, {rank - 1}], but got {dim})"
+    inside = dim is None or -rank <= dim < max(rank, 1) or not rank
+    require(inside, wrong, f"{-rank} to {rank - 1}", "Choose a dim of the input.")
+
+
 def _check_softmax(call: Call) -> None:
-    x = call.specs[0]
-    rank, dim = len(x.shape), call["dim"]
-    if dim is not None and not -rank <= dim < max(rank, 1):
-        raise MeshError(
-            f"Dimension out of range. Dim: {dim}", expected=f"{-rank} to {rank - 1}", fix="Choose a dim of the input."
-        )
-    if call.name != "ttnn.softmax" or not _tilizes_rows(call):
+    _check_dim(call)
+    spec = call.specs[0]
+    check_shard_tiles(call["memory_config"] or spec.memory_config, Layout.TILE, None)
+    if spec.layout is Layout.ROW_MAJOR and _tilizes_rows(call):
+        check_shard_tiles(spec.memory_config, Layout.TILE, None)
+    else:
         _check_mask(call)
 
 
 def _tilizes_rows(call: Call) -> bool:
-    """Whether rows are tilized first: TT-NN's program for the last of four dims does that."""
+    """Whether rows are tilized first: TT-NN does that for the last of four dims, and the middle one of three."""
     rank, dim = len(call.specs[0].shape), call["dim"]
-    return rank == 4 and (dim is None or dim % rank == rank - 1) and call.specs[0].memory_config.interleaved
+    place = (-1 if dim is None else dim) % max(rank, 1)
+    return (rank, place) in ((4, 3), (3, 1))
 
 
 def _softmax_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    return [make_output_spec(call, inferred[0][0], layout=Layout.TILE)]
+    """Tiles; TT-NN gives the result the shape of the input again, which divided rows with padding do not take."""
+    made = make_output_spec(call, inferred[0][0], layout=Layout.TILE)
+    shards = made.memory_config.shard_spec
+    whole = not made.shape or made.shape[-1] == made.padded_shape[-1]
+    if shards is not None and not whole and shards.shape[1] != made.padded_shape[-1]:
+        raise ShapeError(
+            "Changing the last dimension of a sharded tensor is not supported unless the shard width matches the input "
+            f"last dimension. Input shape: {made.padded_shape!r}, New shape: {made.shape!r}, Shard width: {shards.shape[1]}",
+            expected="shards of whole rows, or rows that fill their tiles",
+            fix="Move it with ttnn.to_memory_config to DRAM first.",
+        )
+    return [made]
 
 
 def _check_mask(call: Call) -> None:
@@ -80,7 +99,7 @@ def _specialise_softmax(case: Case) -> Lane | None:
     golden=goldens.softmax,
     out=_softmax_spec,
     check=_check_softmax,
-    stages=tilized_input_stages,
+    stages=tilized_operands_stages,
     specialise=_specialise_softmax,
 )
 def softmax(input_tensor: Lanes, dim: int | None, lane_axes: int) -> Lanes:
@@ -89,11 +108,15 @@ def softmax(input_tensor: Lanes, dim: int | None, lane_axes: int) -> Lanes:
 
 
 def _check_in_place(call: Call) -> None:
-    _check_softmax(call)
+    _check_dim(call)
     rank, dim = len(call.specs[0].shape), call["dim"]
+    require(rank <= 4, "Tensor rank is greater than 4", "four dims", "Join leading dims with ttnn.reshape.")
+    if not rank:  # one element is filled with 1
+        return
     place = (-1 if dim is None else dim) % max(rank, 1)
     wrong = f"Invalid dimension: {place}. Currently softmax inplace supports dim -1."
     require(place == 3, wrong, "the last of four dims", "Use ttnn.softmax for other dims.")
+    _check_mask(call)
 
 
 @op("ttnn.softmax_in_place", golden=goldens.softmax, out=like_written, check=_check_in_place, writes="input_tensor")

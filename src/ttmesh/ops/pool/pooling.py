@@ -18,6 +18,7 @@ from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.configs.conv_config import Op2DSliceConfig, Op2DSliceType, borders, pair
 from ttmesh.ops.goldens import pool_resample as goldens
 from ttmesh.ops.lane_functions.fpu_windows import sum_windows
+from ttmesh.ops.pool.pool_inputs import Size, as_images, check_shards
 from ttmesh.ops.pool.pool_sharding import PoolWork, choose_cores, index_bytes, shard_output
 from ttmesh.ops.pool.pool_stages import PoolShape, PoolSlices, choose_slices, pool_stages, sliced_pool_stages
 from ttmesh.ops.stages.conversion_stages import global_pool_stages
@@ -28,7 +29,6 @@ from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 from ttmesh.tensor.transfer.transfers import deallocate
 
-Size = tuple[int, int, int, int]
 MAX: Callable[..., Any] = F.max_pool2d  # its type depends on return_indices
 Pool2d = Callable[[Lanes], "Lanes | tuple[Lanes, Lanes]"]
 
@@ -168,6 +168,7 @@ def _check(call: Call) -> None:
             expected=f"[1, 1, {batch * height * width}, {channels}] or [{batch}, {height}, {width}, {channels}]",
             fix="Check batch_size, input_h, input_w and channels.",
         )
+    check_shards(x)
 
 
 def _count_windows(
@@ -284,7 +285,7 @@ def _adaptive_pool(input: Lanes, size: Size, window: tuple[int, int], kind: str,
 
 
 def _free_input(x: Tensor, result: Any, deallocate_input: bool) -> Any:
-    if deallocate_input:
+    if deallocate_input and x.is_sharded():  # TT-NN leaves others alone
         deallocate(x)
     return result
 
@@ -318,9 +319,11 @@ def max_pool2d(
 ) -> Any:
     """The largest value of every window."""
     _check_index_dtype(return_indices, dtype)
+    size = (batch_size, input_h, input_w, channels)
+    images = as_images(input_tensor, size)
     result = _max_pool(
-        input=input_tensor,
-        size=(batch_size, input_h, input_w, channels),
+        input=images,
+        size=size,
         window=pair(kernel_size),
         stride=pair(stride),
         padding=borders(padding),
@@ -330,7 +333,7 @@ def max_pool2d(
         kind="max",
         memory_config=memory_config,
         applied_shard_scheme=applied_shard_scheme,
-        slices=None if return_indices else _read_slices(input_tensor, dram_slice_config),
+        slices=None if return_indices else _read_slices(images, dram_slice_config),
         out_dtype=DataType.BFLOAT16 if dtype is None else dtype,
         out_layout=Layout.ROW_MAJOR if output_layout is None else output_layout,
     )
@@ -353,14 +356,17 @@ def avg_pool2d(
     memory_config: MemoryConfig | None,
     dram_slice_config: Op2DSliceConfig | None,
     applied_shard_scheme: object,
+    compute_kernel_config: Any,
     deallocate_input: bool,
     dtype: DataType | None,
     output_layout: Layout | None,
 ) -> Any:
     """The mean of every window."""
+    size = (batch_size, input_h, input_w, channels)
+    images = as_images(input_tensor, size)
     result = _avg_pool(
-        input=input_tensor,
-        size=(batch_size, input_h, input_w, channels),
+        input=images,
+        size=size,
         window=pair(kernel_size),
         stride=pair(stride),
         padding=borders(padding),
@@ -370,7 +376,8 @@ def avg_pool2d(
         kind="avg",
         memory_config=memory_config,
         applied_shard_scheme=applied_shard_scheme,
-        slices=_read_slices(input_tensor, dram_slice_config),
+        compute_kernel_config=compute_kernel_config,
+        slices=_read_slices(images, dram_slice_config),
         out_dtype=DataType.BFLOAT16 if dtype is None else dtype,
         out_layout=Layout.ROW_MAJOR if output_layout is None else output_layout,
     )
@@ -390,16 +397,19 @@ def _define_adaptive(name: str, kind: str, golden: Golden) -> None:
         dram_slice_config: Op2DSliceConfig | None,
         applied_shard_scheme: object,
         deallocate_input: bool,
+        compute_kernel_config: Any = None,
     ) -> Any:
         """A pool whose windows are chosen so that the result has output_size."""
         is_mean = kind == "avg" and pair(output_size) == (1, 1)
+        size = (batch_size, input_h, input_w, channels)
         result = _adaptive_pool(
-            input=input_tensor,
-            size=(batch_size, input_h, input_w, channels),
+            input=as_images(input_tensor, size),
+            size=size,
             window=pair(output_size),
             kind=kind,
             memory_config=memory_config,
             applied_shard_scheme=applied_shard_scheme,
+            compute_kernel_config=compute_kernel_config,
             slices=None if is_mean else _read_slices(input_tensor, dram_slice_config),
             out_dtype=DataType.BFLOAT16,
             out_layout=Layout.ROW_MAJOR,

@@ -9,12 +9,13 @@ import torch
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import require
-from ttmesh.ops.catalogue.checks import normalize_dim, require_dtype, require_tiles
+from ttmesh.ops.catalogue.checks import normalize_dim, refuse_in_order, require_dtype, require_tiles
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import make_like_rule
 from ttmesh.ops.goldens import reduction as goldens
 from ttmesh.ops.stages.order_stages import scan_stages
 from ttmesh.tensor.calls.operation import Call
+from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 Scan = Callable[[torch.Tensor, int], torch.Tensor]
 
@@ -25,9 +26,23 @@ def accumulate(values: torch.Tensor, dim: int, reverse: bool, scan: Scan) -> tor
     return scan(widened.flip(dim), dim).flip(dim) if reverse else scan(widened, dim)
 
 
+def _check_permuted(spec: TensorSpec, dim: int) -> None:
+    """Shards are refused; first where they do not fit the tensor with the dim in front."""
+    if not spec.memory_config.is_sharded() or not spec.shape or len(spec.shape) > 4:
+        return
+    shape = [*[1] * (4 - len(spec.shape)), *spec.shape]
+    shape[0], shape[dim] = shape[dim], shape[0]
+    if dim and not (spec.dtype is DataType.BFLOAT16 and dim > 1):
+        with refuse_in_order():
+            TensorSpec(shape, spec.dtype, spec.layout, memory_config=spec.memory_config)
+    wrong = "ttnn accumulation operations (cumprod, cumsum) do not support sharded input tensors."
+    require(False, wrong, "interleaved memory", "Convert it with ttnn.to_memory_config.")
+
+
 def _check_scan(call: Call) -> None:
     rank, dim = len(call.specs[0].shape), call["dim"]
     normalize_dim(dim, rank, f"The requested accumulation axis is {dim}, while the input tensor has rank {rank}.")
+    _check_permuted(call.specs[0], dim % rank + 4 - rank if rank else 0)
     given = call.outputs[0] if call.outputs else None
     if given is not None:
         wrong = (

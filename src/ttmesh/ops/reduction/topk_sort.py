@@ -8,11 +8,12 @@ import torch
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import require
-from ttmesh.ops.catalogue.checks import normalize_dim, require_dtype, require_interleaved
+from ttmesh.ops.catalogue.checks import normalize_dim, refuse_in_order, require_dtype
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import reduction as goldens
-from ttmesh.ops.stages.order_stages import sort_stages, topk_stages
+from ttmesh.ops.stages.order_stages import compose_sort, compose_topk, sort_stages, topk_stages
+from ttmesh.tensor.calls.call_temporaries import Composition
 from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
@@ -89,26 +90,24 @@ def argmax(input_tensor: torch.Tensor, dim: int | None, keepdim: bool, lane_axes
 # -- topk --------------------------------------------------------------------------------------------------------------
 
 
-def _check_topk_shards(spec: TensorSpec, dim: int, k: int) -> None:
-    """Sharded tensors are refused; first where the input's shards do not fit the result."""
-    if not spec.memory_config.is_sharded():
-        return
-    shape = list(spec.shape)
-    shape[dim] = k
-    TensorSpec(shape, spec.dtype, spec.layout, memory_config=spec.memory_config)
-    require_interleaved(spec, "Sharded implementation not supported yet")
-
-
 def _check_topk(call: Call) -> None:
     spec, dim, k = call.specs[0], call["dim"], call["k"]
     rank = len(spec.shape)
     wrong = f"Dimension for topk is out of range (expected to be in range of [{-rank}, {rank - 1}])"
     dim = normalize_dim(dim, rank, wrong)
-    require(k > 0, "K must be non-zero", "k >= 1", "Ask for at least one value.")
     size = spec.shape[dim] if rank else 1
     wrong = f"K cannot be larger than the dimension size! K={k}, dimension size={size}"
     require(k <= size, wrong, f"k <= {size}", "Pad the tensor with -inf, or ask for fewer.")
-    _check_topk_shards(spec, dim, k)
+    if rank and (k == 0 or 0 in tuple(spec.shape)):
+        return  # empty results, whatever the rest
+    config = call["memory_config"] or spec.memory_config
+    if call["indices_tensor"] is None and not any(call.outputs) and rank and 0 not in tuple(spec.shape):
+        plain = spec.layout is Layout.TILE and not spec.memory_config.is_sharded()
+        if dim == -1 or plain:
+            with refuse_in_order():
+                compose_topk(Composition(), call, (spec.dtype, DataType.UINT16), config)
+    wrong = "Sharded implementation not supported yet"
+    require(not config.is_sharded(), wrong, "interleaved memory", "Move it with ttnn.to_memory_config.")
     if call["indices_tensor"] is not None:
         _check_given_indices(call, dim, rank)
     for given, what in zip(call.outputs, ("values", "indices"), strict=False):
@@ -151,6 +150,9 @@ def _check_given_indices(call: Call, dim: int, rank: int) -> None:
 
 def _topk_specs(call: Call, inferred: Inferred) -> list[TensorSpec]:
     spec, dim = call.specs[0], call["dim"]
+    if len(spec.shape) and 0 in inferred[0][0]:  # both have the input's format, and none was computed
+        config = call["memory_config"] or spec.memory_config
+        return [TensorSpec(inferred[0][0], spec.dtype, spec.layout, memory_config=config)] * 2
     length = spec.padded_shape[dim] if len(spec.shape) else 1
     needs_uint32 = length > UINT16_INDICES or spec.dtype is DataType.FLOAT32
     if call["indices_tensor"] is not None:
@@ -196,18 +198,18 @@ def topk(
 def _check_sort(call: Call) -> None:
     spec = call.specs[0]
     require(not call["stable"], "ttnn::sort: stable=True is not yet implemented.", "stable=False", "Leave stable out.")
-    if len(spec.shape):
-        normalize_dim(call["dim"], len(spec.shape))
     rank = len(spec.shape)
-    if spec.layout is Layout.ROW_MAJOR and rank and call["dim"] % rank != rank - 1:
-        width = spec.shape[call["dim"]] if spec.dtype is DataType.FLOAT32 else spec.shape[call["dim"]] + 1 & ~1
-        wrong = (
-            f"Input shape inner dim {width} must be a power of two >= 64. Use ttnn.sort, which pads the sort dimension with "
-            "+/-infinity to the next power of two."
-        )
-        require(
-            width >= 64 and not width & (width - 1), wrong, "a power of two", "Convert it with ttnn.to_layout first."
-        )
+    if rank:
+        wrong = f"Sort dim {call['dim']} is out of range for rank-{rank} tensor"
+        dim = normalize_dim(call["dim"], rank, wrong)
+    if not prod(spec.shape) or spec.shape.volume() == 1 or (rank and spec.shape[dim] == 1):
+        return
+    if not any(call.outputs):
+        config = call["memory_config"] or spec.memory_config
+        with refuse_in_order():
+            compose_sort(Composition(), call, [spec.with_memory_config(config)])
+    wrong = f"Input tensor data type must be BFLOAT16, UINT16, or FLOAT32, got DataType::{spec.dtype.name}"
+    require_dtype(spec, {DataType.BFLOAT16, DataType.UINT16, DataType.FLOAT32}, wrong)
     given = call.outputs[1] if len(call.outputs) > 1 else None
     if given is not None and spec.dtype is DataType.FLOAT32:
         wrong = f"Index tensor dtype must be UINT32 when input dtype is FLOAT32, got {given.dtype}"

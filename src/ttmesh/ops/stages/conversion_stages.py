@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.ops.catalogue.program_keys import binary_key, unary_key
+from ttmesh.ops.stages.divided_columns import TILE, count_cores, count_parts, reduce_parts
 from ttmesh.ops.stages.movement_stages import reshape, tile_spec, tilize
 from ttmesh.ops.stages.rows_stages import row_spec, untilize
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
@@ -44,6 +45,19 @@ def tilized_input_stages(call: Call, results: Sequence[TensorSpec]) -> Composed 
     c.launch(_key(call))
     made = c.allocate(results[0])
     c.free(tiled)
+    return c, [made]
+
+
+def tilized_operands_stages(call: Call, results: Sequence[TensorSpec]) -> Composed | None:
+    """Every operand in rows is tilized first, in its own memory."""
+    c, rows = Composition(), [spec for spec in call.specs if spec.layout is Layout.ROW_MAJOR]
+    if not rows or any(call.outputs):
+        return None
+    tiled = [tilize(c, PlannedTensor(spec), spec.memory_config) for spec in rows]
+    c.launch(_key(call))
+    made = c.allocate(results[0])
+    for stage in tiled:
+        c.free(stage)
     return c, [made]
 
 
@@ -188,11 +202,34 @@ def per_channel_stages(call: Call, results: Sequence[TensorSpec]) -> Composed | 
 def global_pool_stages(call: Call, results: Sequence[TensorSpec]) -> Composed | None:
     """Rows of channels are reduced to one row per image, tilized, and given four dims again."""
     x, final, c = PlannedTensor(call.specs[0]), results[0], Composition()
-    plain = x.spec.layout is Layout.ROW_MAJOR and not x.spec.memory_config.is_sharded() and len(x.spec.shape) == 4
+    plain = not x.spec.memory_config.is_sharded() and len(x.spec.shape) == 4
     if not plain or x.spec.dtype is not DataType.BFLOAT16 or final.dtype is not x.spec.dtype:
         return None
+    if x.spec.layout is Layout.TILE:
+        return _pool_tiles(call, x, final)
     shape = (1, 1, x.spec.shape[0], x.spec.shape[-1])
     sums = c.run("reduce", row_spec(shape, x.spec.dtype, final.memory_config), x, options="images")
     tiled = c.replace(sums, c.run("tilize", tile_spec(shape, x.spec.dtype, final.memory_config), sums))
     made = reshape(c, tiled, final)
     return c, [c.replace(tiled, made)]
+
+
+def _pool_tiles(call: Call, x: PlannedTensor, final: TensorSpec) -> Composed:
+    """Pixels are columns of tiles where they fill them, else rows; their mean is one row per image."""
+    c, dtype, config = Composition(), x.spec.dtype, final.memory_config
+    images, height, width, channels = x.spec.shape
+    pixels = (images, height * width, channels)
+    if height * width % TILE == 0:
+        flat = reshape(c, x, tile_spec(pixels, dtype, x.spec.memory_config))
+    else:
+        flat = c.view(untilize(c, x), row_spec(pixels, dtype, x.spec.memory_config))
+    kept = row_spec if flat.spec.layout is Layout.ROW_MAJOR and images > 1 else tile_spec
+    parts = count_parts(flat.spec, "mean", count_cores(call))
+    made = reduce_parts(c, flat, kept((images, 1, channels), dtype, config), parts, "mean", ("H", "mean"))
+    if flat.allocation != x.allocation:
+        c.free(flat)
+    for spec in (tile_spec((images, channels), dtype, config), final):
+        if made.spec.layout is Layout.ROW_MAJOR:
+            made = c.replace(made, c.run("tilize", spec, made))
+        made = c.replace(made, reshape(c, made, spec))
+    return c, [made]

@@ -6,13 +6,16 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout, TensorMemoryLayout
-from ttmesh.base.errors import ShapeError
+from ttmesh.base.errors import ShapeError, require
 from ttmesh.ops.stages.reshape_map import as_three_dims, map_spec
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.spec.page_extents import element_bytes
+from ttmesh.tensor.spec.row_shards import spec_in_rows
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
+DIMS = ("dim1", "dim2")
 SWAPS: Mapping[tuple[int, ...], tuple[int, int]] = {(0, 1, 3, 2): (2, 3), (0, 2, 1, 3): (1, 2), (1, 0, 2, 3): (0, 1)}
 
 
@@ -43,13 +46,65 @@ def typecast(c: Composition, x: PlannedTensor, dtype: DataType) -> PlannedTensor
     return c.run("typecast", made, x)
 
 
-def fill_padding(c: Composition, x: PlannedTensor, value: float) -> PlannedTensor:
+def require_row_pages(config: MemoryConfig, spec: TensorSpec) -> None:
+    """interleaved_to_sharded writes rows in pages of L1's alignment."""
+    shards = config.shard_spec
+    if shards is None or spec.layout is not Layout.ROW_MAJOR:
+        return
+    wrong = "Shard page size must currently have L1 aligned page size"
+    aligned = shards.shape[1] * element_bytes(spec.dtype) % 16 == 0
+    require(aligned, wrong, "rows of a multiple of 16 bytes", "Use ttnn.to_memory_config.")
+
+
+def require_shard_rows(spec: TensorSpec) -> None:
+    """sharded_to_interleaved reads rows in pages of L1's alignment."""
+    shards = spec.memory_config.shard_spec
+    if shards is None or spec.layout is not Layout.ROW_MAJOR:
+        return
+    wrong, fix = "Shard page size must be aligned to 16B for L1 Tensor", "Use ttnn.to_memory_config."
+    require(shards.shape[1] * element_bytes(spec.dtype) % 16 == 0, wrong, "rows of a multiple of 16 bytes", fix)
+
+
+def move_to(c: Composition, x: PlannedTensor, config: MemoryConfig) -> PlannedTensor:
+    """The tensor in other memory; itself where it is there already."""
+    held = x.spec.memory_config
+    if held == config:
+        return x
+    programs = {
+        (False, False): "copy", (False, True): "interleaved_to_sharded",
+        (True, False): "sharded_to_interleaved", (True, True): "reshard",
+    }  # fmt: skip
+    return c.run(programs[held.is_sharded(), config.is_sharded()], x.spec.with_memory_config(config), x)
+
+
+def to_rows(c: Composition, x: PlannedTensor, config: MemoryConfig) -> PlannedTensor:
+    """The tensor in rows in this memory, as to_layout brings it there; rows stay where they are."""
+    if x.spec.layout is Layout.ROW_MAJOR:
+        return x
+    return c.run("untilize", spec_in_rows(x.spec, config), x)
+
+
+def to_tiles(c: Composition, x: PlannedTensor) -> PlannedTensor:
+    """Rows in tiles in the same memory, as to_layout brings them there."""
+    spec = x.spec
+    wrong = "Can only tilize bfloat16/float32 or int32/uint32/uint16 or fp8_e4m3 tensors"
+    made = TensorSpec(spec.shape, spec.dtype, Layout.TILE, memory_config=spec.memory_config)
+    require(spec.dtype is not DataType.UINT8, wrong, "bfloat16 or float32", "Convert it with ttnn.typecast.")
+    return c.run("tilize", made, x)
+
+
+def fill_padding(c: Composition, x: PlannedTensor, value: float, asked: MemoryConfig | None = None) -> PlannedTensor:
     """A number in the padding of tiles: in place, but block floats go through bfloat16."""
     if x.spec.layout is not Layout.TILE or not has_padding(x.spec):
         return x
     wide = typecast(c, x, DataType.BFLOAT16) if x.spec.dtype in BLOCK_FLOATS else x
     flat = as_three_dims(wide.spec.shape) if len(wide.spec.shape) > 3 else tuple(wide.spec.shape)
-    c.launch(("fill_pad", flat, wide.spec.dtype, wide.spec.memory_config, value))
+    wrong = f"Unsupported datatype DataType::{wide.spec.dtype.name}"
+    require(wide.spec.dtype is not DataType.UINT8, wrong, "bfloat16 or float32", "Convert it with ttnn.typecast.")
+    if wide.spec.memory_config.is_sharded() and wide.spec.memory_config.is_l1() and len(flat) > 2:
+        wrong = f"FillPadL1ShardedProgramFactory: N_slices > 1 not yet supported (got {flat[0]})"
+        require(flat[0] == 1, wrong, "one matrix in shards", "Move it with ttnn.to_memory_config to DRAM first.")
+    c.launch(("fill_pad", flat, wide.spec.dtype, wide.spec.memory_config, value, asked or x.spec.memory_config))
     if wide is x:
         return x
     narrow = typecast(c, wide, x.spec.dtype)
@@ -163,12 +218,14 @@ def _reshape_rows(c: Composition, x: PlannedTensor, spec: TensorSpec) -> Planned
     """Rows are reshaped interleaved: shards leave their cores first and come back after."""
     source = x
     if x.spec.memory_config.is_sharded():
+        require_shard_rows(x.spec)
         source = c.run("sharded_to_interleaved", x.spec.with_memory_config(interleave(x.spec.memory_config)), x)
     plain = spec.with_memory_config(interleave(spec.memory_config)) if spec.memory_config.is_sharded() else spec
     flat = (prod(plain.shape[:-1]), plain.shape[-1] if plain.shape else 1)
     lines = c.view(source, source.spec.with_shape((prod(source.spec.shape[:-1]), source.spec.shape[-1])))
     made = c.view(c.run("reshape_view", plain.with_shape(flat), lines), plain)
     if spec.memory_config.is_sharded():
+        require_row_pages(spec.memory_config, made.spec)
         sharded = c.run("interleaved_to_sharded", spec, made)
         made = c.replace(made, sharded)
     if source is not x:
@@ -181,7 +238,7 @@ def _reshape_tiles(c: Composition, x: PlannedTensor, spec: TensorSpec, *, fills:
     blocks, held = spec.dtype in BLOCK_FLOATS, x.spec.memory_config
     before, after = as_three_dims(x.spec.shape), as_three_dims(spec.shape)
     source, config = x, spec.memory_config
-    leaves = held.is_sharded() and (blocks or not config.is_sharded())
+    leaves = held.is_sharded() and blocks
     if leaves:
         source = c.run("sharded_to_interleaved", x.spec.with_memory_config(interleave(held)), x)
     source = c.view(source, TensorSpec(before, spec.dtype, Layout.TILE, memory_config=source.spec.memory_config))
@@ -227,6 +284,13 @@ def tilize(c: Composition, x: PlannedTensor, config: MemoryConfig, pad_value: fl
 def permute_stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Composition, Sequence[PlannedTensor]] | None:
     """The stages of permute and transpose, of interleaved tiles."""
     spec, c, final = call.specs[0], Composition(), results[0]
+    if (
+        call["dims"] is None
+        and spec.dtype is DataType.BFLOAT8_B
+        and len({call[d] % len(spec.shape) for d in DIMS}) == 1
+    ):
+        wide = typecast(c, PlannedTensor(spec), DataType.BFLOAT16)
+        return c, [c.view(c.replace(wide, typecast(c, wide, spec.dtype)), final)]
     if spec.layout is not Layout.TILE or spec.memory_config.is_sharded() or final.memory_config.is_sharded():
         return None
     rank = len(spec.shape)
@@ -250,3 +314,15 @@ def typecast_stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Composit
     """The program that composites cast with too."""
     c = Composition()
     return c, [c.run("typecast", results[0], PlannedTensor(call.specs[0]))]
+
+
+def tilize_stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Composition, Sequence[PlannedTensor]]:
+    """The same for tiles."""
+    c = Composition()
+    return c, [c.run("tilize", results[0], PlannedTensor(call.specs[0]))]
+
+
+def untilize_stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Composition, Sequence[PlannedTensor]]:
+    """The same for rows."""
+    c = Composition()
+    return c, [c.run("untilize", results[0], PlannedTensor(call.specs[0]))]

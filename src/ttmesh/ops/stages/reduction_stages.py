@@ -7,6 +7,7 @@ from math import inf, prod
 
 from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout
 from ttmesh.ops.catalogue.checks import normalize_dim, normalize_dims
+from ttmesh.ops.stages.divided_columns import count_cores, count_parts, reduce_parts
 from ttmesh.ops.stages.movement_stages import (
     fill_padding,
     permute,
@@ -41,6 +42,7 @@ class Reduction:
         self.rank, self.scalar = len(spec.shape), 1.0 if call["scalar"] is None else call["scalar"]
         self.config: MemoryConfig = call["memory_config"] or spec.memory_config
         self.options = (key_of(call["compute_kernel_config"]), key_of(call["sub_core_grids"]))
+        self.cores = count_cores(call)
         self.pad_value = PAD_VALUES.get(kind, 0.0)
         self.exact_float = (
             spec.dtype is DataType.FLOAT32 and kind in (MEAN, MAX) and not call["fast_and_approximate_mode"]
@@ -131,12 +133,12 @@ class Reduction:
             made = self._one(by_width, "H", own, kind)
             c.free(by_width)
         else:
-            made = self._one(tiled, axis, own, kind)
+            made = self._one(tiled, axis, own, kind, divides=axis == "H")
         if tiled is not x:
             c.free(tiled)
         return made
 
-    def _one(self, x: PlannedTensor, axis: str, dtype: DataType, kind: str) -> PlannedTensor:
+    def _one(self, x: PlannedTensor, axis: str, dtype: DataType, kind: str, *, divides: bool = False) -> PlannedTensor:
         shape = list(x.spec.shape) if len(x.spec.shape) > 1 else [1, *x.spec.shape]
         if "W" in axis:
             shape[-1] = 1
@@ -146,7 +148,8 @@ class Reduction:
         source = self.c.view(x, tile_spec(with_four_dims(x.spec.shape), x.spec.dtype, x.spec.memory_config))
         made = tile_spec(four, dtype, self.fit(four))
         kind = SUM if kind == MEAN and x.spec.dtype is DataType.FLOAT32 else kind  # one program, another number
-        result = self.c.run("reduce", made, source, options=(axis, kind, *self.options))
+        parts = count_parts(source.spec, kind, self.cores) if divides else 1
+        result = reduce_parts(self.c, source, made, parts, kind, (axis, kind, *self.options))
         return self.c.view(result, made.with_shape(shape[-max(len(x.spec.shape), 1) :]))
 
 
@@ -165,7 +168,8 @@ def _reduce_rows(
     kept[over] = 1
     rows = TensorSpec(kept, spec.dtype, Layout.ROW_MAJOR, memory_config=config)
     axis = "W" if over == rank - 1 else "H"
-    made = c.run("reduce", rows, x, options=(axis, kind, call["scalar"], "rows"))
+    parts = count_parts(x.spec, kind, count_cores(call)) if axis == "H" and kind in (SUM, MEAN) else 1
+    made = reduce_parts(c, x, rows, parts, kind, (axis, kind, call["scalar"], "rows"))
     if over != dim:
         c.free(x)
         made = c.replace(made, _swap_rows(c, made, dim, config))

@@ -1,4 +1,4 @@
-"""Stages of moves that TT-NN makes in rows or in whole tiles: slice, pad, repeat, concat."""
+"""Stages of moves that TT-NN makes in rows or in whole tiles: slice, repeat, roll."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from math import prod
 
 from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout
 from ttmesh.base.errors import require
-from ttmesh.ops.catalogue.checks import normalize_dim
-from ttmesh.ops.stages.movement_stages import fill_padding, interleave, reshape, tile_spec, transpose, typecast
+from ttmesh.ops.stages.concat_stages import concat
+from ttmesh.ops.stages.movement_stages import interleave, move_to, reshape, tile_spec, transpose
+from ttmesh.ops.stages.slice_stages import slice_tensor
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
-from ttmesh.tensor.spec.page_extents import element_bytes
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 Composed = tuple[Composition, Sequence[PlannedTensor]]
@@ -51,23 +51,6 @@ def slice_rows(
     if rows is not x:
         c.free(rows)
     return c.view(made, final)
-
-
-def pad_stages(call: Call, results: Sequence[TensorSpec]) -> Composed | None:
-    """Padding of tiles is filled first; bfloat8_b is padded as bfloat16."""
-    spec, c = call.specs[0], Composition()
-    if spec.layout is not Layout.TILE or spec.memory_config.is_sharded():
-        return None
-    x = PlannedTensor(spec)
-    source = typecast(c, x, DataType.BFLOAT16) if spec.dtype in BLOCK_FLOATS else x
-    fill_padding(c, source, call["value"])
-    wide = TensorSpec(results[0].shape, source.spec.dtype, Layout.TILE, memory_config=results[0].memory_config)
-    made = c.run("pad", wide, source, options=(call["padding"], call["value"]))
-    if source is not x:
-        narrow = typecast(c, made, spec.dtype)
-        made = c.replace(made, narrow)
-        c.free(source)
-    return c, [c.view(made, results[0])]
 
 
 def repeat_stages(call: Call, results: Sequence[TensorSpec]) -> Composed | None:
@@ -154,85 +137,10 @@ def _repeat_dims(
     return now
 
 
-def concat_stages(call: Call, results: Sequence[TensorSpec]) -> Composed | None:
-    """Shards leave their cores; tiles that are not filled along the dim are joined in rows."""
-    first, c, final = call.specs[0], Composition(), results[0]
-    if len(call.specs) < 2 or call["groups"] != 1 or final.memory_config.is_sharded() or not prod(final.shape):
-        return None
-    inputs = [PlannedTensor(spec) for spec in call.specs]
-    made = concat(c, inputs, normalize_dim(call["dim"], len(first.shape)), final)
-    return c, [c.view(made, final)]
-
-
-def concat(c: Composition, inputs: Sequence[PlannedTensor], dim: int, final: TensorSpec) -> PlannedTensor:
-    """Tensors one behind the other along a negative dim; the arguments keep their memory."""
-    first, config = inputs[0].spec, final.memory_config
-    if first.memory_config.is_sharded():
-        return _concat_shards(c, inputs, dim, final)
-    tiles = first.layout is Layout.TILE
-    shifts = dim == -1 and first.dtype in (DataType.BFLOAT16, DataType.FLOAT32)  # its program moves columns in tiles
-    ragged = (
-        tiles
-        and not (shifts and len(first.shape) > 1)
-        and any(len(x.spec.shape) == 1 or x.spec.shape[dim] != x.spec.padded_shape[dim] for x in inputs if dim >= -2)
-    )
-    rows = [untilize(c, x) for x in inputs] if ragged else list(inputs)
-    alignment = 32 if first.memory_config.buffer_type.name == "DRAM" else 16
-    thin = dim == -1 and rows[0].spec.layout is Layout.ROW_MAJOR and len(first.shape) > 1 and any(
-        x.spec.shape[-1] * element_bytes(x.spec.dtype) % alignment for x in rows
-    )  # fmt: skip
-    if thin:
-        shape = list(final.shape)
-        shape[-1], shape[-2] = shape[-2], shape[-1]
-        transposed = [_transpose_rows(c, x) for x in rows]
-        for x, source in zip(rows, inputs, strict=True):
-            if x is not source:
-                c.free(x)
-        joined = c.run("concat", row_spec(shape, rows[0].spec.dtype, config), *transposed, options=-2)
-        made = _transpose_rows(c, joined)
-        parts = [joined, *transposed]
-    else:
-        kept = rows[0].spec.dtype if ragged else first.dtype
-        layout = Layout.ROW_MAJOR if ragged else first.layout
-        made = c.run("concat", TensorSpec(final.shape, kept, layout, memory_config=config), *rows, options=dim)
-        parts = [x for x, source in zip(rows, inputs, strict=True) if x is not source]
-    if ragged:
-        tiled = tilize_rows(c, made, config)
-        made = c.replace(made, tiled)
-    for part in parts:
-        c.free(part)
-    return made
-
-
 def _transpose_rows(c: Composition, x: PlannedTensor) -> PlannedTensor:
     shape = list(x.spec.shape)
     shape[-1], shape[-2] = shape[-2], shape[-1]
     return c.run("permute", row_spec(shape, x.spec.dtype, x.spec.memory_config), x, options="rows")
-
-
-def _concat_shards(c: Composition, inputs: Sequence[PlannedTensor], dim: int, final: TensorSpec) -> PlannedTensor:
-    """Two tensors are joined on their cores across the direction that is divided, and blocks always; else in DRAM."""
-    first = inputs[0].spec
-    kind, shards = first.memory_config.memory_layout.name, first.memory_config.shard_spec
-    stays = {"HEIGHT_SHARDED": dim == -1, "WIDTH_SHARDED": dim == -2, "BLOCK_SHARDED": dim in (-1, -2)}.get(kind, False)
-    if stays and len(first.shape) > 1 and shards is not None and len(inputs) == 2:
-        held = [x.spec.memory_config.shard_spec for x in inputs]
-        grown = [sum(one.shape[axis] for one in held if one is not None) for axis in (0, 1)]
-        shape = (shards.shape[0], grown[1]) if dim == -1 else (grown[0], shards.shape[1])
-        joined_memory = MemoryConfig(
-            first.memory_config.memory_layout, first.memory_config.buffer_type,
-            type(shards)(shards.grid, shape, shards.orientation),
-        )  # fmt: skip
-        joined = c.run(
-            "concat", TensorSpec(final.shape, first.dtype, first.layout, memory_config=joined_memory), *inputs
-        )
-        made = c.run("sharded_to_interleaved", final, joined)
-        return c.replace(joined, made)
-    plain = [c.run("sharded_to_interleaved", x.spec.with_memory_config(DRAM_MEMORY_CONFIG), x) for x in inputs]
-    made = concat(c, plain, dim, final)
-    for x in plain:
-        c.free(x)
-    return made
 
 
 def repeat_interleave_stages(call: Call, results: Sequence[TensorSpec]) -> Composed | None:
@@ -240,78 +148,112 @@ def repeat_interleave_stages(call: Call, results: Sequence[TensorSpec]) -> Compo
     spec, c = call.specs[0], Composition()
     if not prod(spec.shape) or call["repeats"] == 1 or spec.memory_config.is_sharded():
         return None
-    made = _interleave(c, PlannedTensor(spec), call["repeats"], call["dim"] % len(spec.shape), results[0].memory_config)
+    dim, config = call["dim"] % len(spec.shape), results[0].memory_config
+    made = _interleave(c, PlannedTensor(spec), call["repeats"], dim, config, in_rows=bool(call["in_rows"]))
     return c, [c.view(made, results[0])]
 
 
-def _interleave(c: Composition, x: PlannedTensor, repeats: int, dim: int, config: MemoryConfig) -> PlannedTensor:
+def _interleave(
+    c: Composition, x: PlannedTensor, repeats: int, dim: int, config: MemoryConfig, *, in_rows: bool
+) -> PlannedTensor:
     spec, rank = x.spec, len(x.spec.shape)
     shape = [n * repeats if i == dim else n for i, n in enumerate(spec.shape)]
     if rank == 1:
         column = reshape(c, x, TensorSpec((*spec.shape, 1), spec.dtype, spec.layout, memory_config=spec.memory_config))
-        grown = _interleave(c, column, repeats, 0, config)
+        grown = _interleave(c, column, repeats, 0, config, in_rows=in_rows)
         made = reshape(c, grown, TensorSpec(tuple(shape), spec.dtype, spec.layout, memory_config=config))
         c.replace(grown, made)
         if column.allocation != made.allocation:
             c.free(column)
         return made
-    if dim == rank - 1 and spec.layout is Layout.TILE:
-        transposed = transpose(c, x, rank - 1, rank - 2, config)
-        grown = _interleave(c, transposed, repeats, rank - 2, config)
-        made = transpose(c, grown, rank - 1, rank - 2, config)
-        c.free(grown)
-        c.free(transposed)
-        return made
-    if spec.dtype not in BLOCK_FLOATS and spec.layout is Layout.TILE and dim < rank - 2 and rank <= 4:
-        return c.run("repeat_interleave", tile_spec(shape, spec.dtype, config), x, options=(dim - rank, repeats))
     if dim == rank - 1:
-        transposed = _transpose_rows(c, x)
-        grown = _interleave(c, transposed, repeats, rank - 2, config)
-        made = _transpose_rows(c, grown)
+        tiles = spec.layout is Layout.TILE
+        transposed = transpose(c, x, rank - 1, rank - 2, config) if tiles else _transpose_rows(c, x)
+        grown = _interleave(c, transposed, repeats, rank - 2, config, in_rows=in_rows)
+        made = transpose(c, grown, rank - 1, rank - 2, config) if tiles else _transpose_rows(c, grown)
         c.free(grown)
         c.free(transposed)
         return made
-    wide = typecast(c, x, DataType.BFLOAT16) if spec.dtype in BLOCK_FLOATS else x
+    moves_tiles = spec.dtype in (DataType.BFLOAT16, DataType.FLOAT32) and not in_rows and dim < rank - 2 and rank <= 4
+    if spec.layout is Layout.TILE and moves_tiles:
+        return c.run("repeat_interleave", tile_spec(shape, spec.dtype, config), x, options=(dim - rank, repeats))
+    return _interleave_rows(c, x, repeats, dim, config)
+
+
+def _interleave_rows(c: Composition, x: PlannedTensor, repeats: int, dim: int, config: MemoryConfig) -> PlannedTensor:
+    """Rows are joined with themselves; tiles pass through rows and DRAM."""
+    spec = x.spec
+    shape = [n * repeats if i == dim else n for i, n in enumerate(spec.shape)]
+    wide = x
+    if spec.dtype in BLOCK_FLOATS:
+        wide = c.run("typecast", TensorSpec(spec.shape, DataType.BFLOAT16, spec.layout, memory_config=config), x)
     rows = untilize(c, wide)
     if wide is not x:
         c.free(wide)
-    joined = c.run("concat", row_spec(shape, rows.spec.dtype, config), *[rows] * repeats, options=("new dim", dim))
+    working = DRAM_MEMORY_CONFIG if spec.layout is Layout.TILE else config
+    joined = c.run("concat", row_spec(shape, rows.spec.dtype, working), *[rows] * repeats, options=("new dim", dim))
     made = joined
     if spec.layout is Layout.TILE:
-        made = tilize_rows(c, joined, config)
+        made = tilize_rows(c, joined, working)
         if spec.dtype in BLOCK_FLOATS:
-            narrow = typecast(c, made, spec.dtype)
-            made = c.replace(made, narrow)
+            narrow = TensorSpec(made.spec.shape, spec.dtype, Layout.TILE, memory_config=config)
+            made = c.replace(made, c.run("typecast", narrow, made))
+        else:
+            made = c.replace(made, move_to(c, made, config))
     if rows is not x:
         c.free(rows)
     return c.replace(joined, made)
 
 
+def roll_tensor(c: Composition, x: PlannedTensor, shifts: Sequence[int], dims: Sequence[int]) -> PlannedTensor:
+    """Every dim one after the other: shards by a program of their own, the rest as two slices in another order, joined."""
+    spec, rank = x.spec, len(x.spec.shape)
+    steps = [(dim % rank, shift % spec.shape[dim]) for dim, shift in zip(dims, shifts, strict=True)]
+    config, now = spec.memory_config, x
+    inside = config.is_sharded() and spec.layout is Layout.TILE and any(d >= rank - 2 and n % 32 for d, n in steps)
+    first = c.run("untilize", row_spec(spec.shape, spec.dtype, config), x) if inside else x
+    now = first
+    for dim, shift in steps:
+        if not shift:
+            continue
+        if config.is_sharded():
+            made = c.run("roll_sharded", now.spec, now, options=(dim, shift))
+        else:
+            made = _roll_dim(c, now, dim, spec.shape[dim] - shift)
+        if now is not first:
+            c.free(now)
+        now = made
+    if inside:
+        now = c.replace(now, c.run("tilize", spec, now))
+        c.free(first)
+    return now
+
+
 def roll_stages(call: Call, results: Sequence[TensorSpec]) -> Composed | None:
-    """Two slices in another order, joined; one dim at a time."""
+    """The programs of a roll; without a dim there is no rule."""
+    composed = compose_roll(call)
+    return None if composed is None else (composed[0], [composed[0].view(composed[1], results[0])])
+
+
+def compose_roll(call: Call) -> tuple[Composition, PlannedTensor] | None:
+    """TT-NN's composition of a roll along dims."""
     spec, c = call.specs[0], Composition()
     dims = (call["dim"],) if isinstance(call["dim"], int) else call["dim"]
     shifts = (call["shifts"],) if isinstance(call["shifts"], int) else call["shifts"]
-    if dims is None or spec.memory_config.is_sharded() or not spec.shape:
+    if dims is None or not prod(spec.shape) or not spec.shape or len(dims) != len(shifts):
         return None
-    now = PlannedTensor(spec)
-    for dim, shift in zip(dims, shifts, strict=True):
-        at = -int(shift) % spec.shape[dim]
-        if at:
-            now = c.replace(now, _roll_dim(c, now, dim % len(spec.shape), at, results[0]))
-    return None if now.allocation is None else (c, [c.view(now, results[0])])
+    made = roll_tensor(c, PlannedTensor(spec), tuple(map(int, shifts)), dims)
+    return None if made.allocation is None else (c, made)
 
 
-def _roll_dim(c: Composition, x: PlannedTensor, dim: int, at: int, final: TensorSpec) -> PlannedTensor:
+def _roll_dim(c: Composition, x: PlannedTensor, dim: int, at: int) -> PlannedTensor:
     """The part from here on, then the part before it."""
-    spec, rank, halves = x.spec, len(x.spec.shape), []
-    for start, stop in ((at, spec.shape[dim]), (0, at)):
-        shape = [stop - start if i == dim else n for i, n in enumerate(spec.shape)]
-        part = TensorSpec(shape, spec.dtype, spec.layout, memory_config=spec.memory_config)
-        bounds = tuple((start, stop, 1) if i == dim else (0, n, 1) for i, n in enumerate(spec.shape))
-        ragged = spec.layout is Layout.TILE and (rank < 2 or (dim >= rank - 2 and start % 32 != 0))
-        halves.append(slice_rows(c, x, bounds, part) if ragged else c.run("slice", part, x, options=bounds))
-    made = concat(c, halves, dim - rank, final)
+    extents = x.spec.shape
+    halves = [
+        slice_tensor(c, x, [slice(start, stop, 1) if i == dim else slice(0, n, 1) for i, n in enumerate(extents)], None)
+        for start, stop in ((at, extents[dim]), (0, at))
+    ]
+    made = concat(c, halves, dim - len(extents), x.spec.memory_config)
     for half in reversed(halves):
         c.free(half)
     return made

@@ -17,6 +17,8 @@ from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.calls.gate import DeviceOperation, TensorFunction
 from ttmesh.tensor.calls.operation import Call, Operation
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
+from ttmesh.tensor.spec.row_shards import spec_in_rows
+from ttmesh.tensor.spec.spec_checks import check_dtype, check_shard_tiles
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
@@ -108,6 +110,11 @@ def to_memory_config(
     tensor.check_allocated()
     if tensor.memory_config() == memory_config and output_tensor is None:  # whatever format is asked for, as in TT-NN
         return tensor
+    wrong = "Only tile layout supports dtype conversion"
+    converts = dtype is not None and dtype is not tensor.dtype
+    if converts and dtype is not None:
+        check_dtype(dtype, tensor.layout, None)
+    require(not converts or tensor.layout is Layout.TILE, wrong, "TILE_LAYOUT", "Use ttnn.typecast.")
     asked = {"tensor": tensor, "memory_config": memory_config, "dtype": dtype, "output_tensor": output_tensor}
     return _TO_MEMORY_CONFIG(**asked)  # type: ignore[no-any-return]
 
@@ -121,23 +128,25 @@ def _memory_for(spec: TensorSpec, layout: Layout) -> MemoryConfig:
     config = spec.memory_config
     if config.interleaved or layout is Layout.ROW_MAJOR:
         return config
-    shard = config.shard_spec.shape if config.shard_spec else config.nd_shard_spec.shard_shape  # type: ignore[union-attr]
-    whole = shard[-1] % 32 == 0 and (len(shard) < 2 or shard[-2] % 32 == 0)
-    if not whole:
-        raise MeshError(
-            "ttnn::to_layout: Sharded tensor must have shard shape that is a multiple of TILE_SIZE!",
-            expected="shards of whole tiles",
-            fix="Reshard or interleave the tensor first.",
-        )
+    check_shard_tiles(config, layout, None)
     return config
 
 
 def _layout_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     (spec,), layout = call.specs, call["layout"]
-    default = DataType.BFLOAT16 if layout is Layout.ROW_MAJOR and spec.dtype in BLOCK_FLOATS else spec.dtype
-    config = call["memory_config"] or _memory_for(spec, layout)
+    held = _memory_for(spec, layout)
+    if layout is Layout.ROW_MAJOR:
+        return [spec_in_rows(spec, call["memory_config"] or held)]
     padding = _padding(layout, call["pad_value"])
-    return [TensorSpec(spec.shape, call["dtype"] or default, layout, memory_config=config, pad_value=padding)]
+    return [
+        TensorSpec(
+            spec.shape,
+            call["dtype"] or spec.dtype,
+            layout,
+            memory_config=call["memory_config"] or held,
+            pad_value=padding,
+        )
+    ]
 
 
 def _padding(layout: Layout, value: float) -> float:
@@ -166,6 +175,11 @@ def _layout_stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Compositi
     ]
 
 
+def _shard_width(spec: TensorSpec) -> int | None:
+    shards = spec.memory_config.shard_spec
+    return None if shards is None else shards.shape[1]
+
+
 def _memory_stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Composition, Sequence[PlannedTensor]]:
     """The same for memory: into shards, out of them, or a copy; rows go to shards of another kind through DRAM."""
     c, spec = Composition(), call.specs[0]
@@ -177,6 +191,7 @@ def _memory_stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Compositi
         and spec.layout is Layout.ROW_MAJOR
         and kinds[0] is not kinds[1]
         and TensorMemoryLayout.ND_SHARDED not in kinds
+        and _shard_width(spec) != _shard_width(results[0])
     ):
         plain = c.run("sharded_to_interleaved", spec.with_memory_config(DRAM_MEMORY_CONFIG), PlannedTensor(spec))
         made = c.run("interleaved_to_sharded", results[0], plain)

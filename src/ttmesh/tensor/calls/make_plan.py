@@ -50,6 +50,8 @@ def make_plan(operation: Operation, call: Call, inputs: Arguments, key: Hashable
         try:
             operation.check(call)
         except MeshError as refusal:
+            if refusal.in_order:
+                raise
             misfit = _find_shard_misfit(operation, call, names, static, axes)
             raise misfit or refusal from None
     if operation.min_rank:

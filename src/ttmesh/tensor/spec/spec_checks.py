@@ -29,7 +29,7 @@ def check_dtype(dtype: DataType, layout: Layout, tile: Tile | None) -> None:
     if dtype in BLOCK_FLOATS and layout is not Layout.TILE:
         raise MeshError(
             "Layout must be Layout::TILE for bfloat8_b or bfloat4_b! "
-            f"Only TILE layout is supported for {dtype.name} dtype!",
+            f"Only TILE layout is supported for BFLOAT8_B dtype! Got {dtype.name}.",
             expected="layout=ttnn.TILE_LAYOUT",
             fix="Leave the layout out or ask for TILE.",
         )

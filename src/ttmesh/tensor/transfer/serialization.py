@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,19 @@ log = logging.getLogger("ttmesh")
 
 SUFFIX = ".tensorbin"
 LANES, DESCRIPTION = "lanes", "ttmesh"  # the tensor and the text in an earlier file
+
+_kept: dict[Path, Tensor] | None = None  # what dry runs would have written, by absolute path
+
+
+@contextmanager
+def without_tensor_files() -> Iterator[None]:
+    """In here tensors are written to no file, and read from the memory of this process: in dry runs they have no values."""
+    global _kept
+    before, _kept = _kept, {}
+    try:
+        yield
+    finally:
+        _kept = before
 
 
 class DumpTensorMode(PrintedEnum):
@@ -49,6 +63,9 @@ def dump_tensor_flatbuffer(
     if not isinstance(mode, DumpTensorMode):
         raise MeshError(f"mode {mode!r}", expected="a DumpTensorMode", fix="Leave it out, or pass one of its members.")
     host = tensor.cpu()
+    if _kept is not None:
+        _kept[path.absolute()] = host
+        return
     block = host.rank_block
     if block is None or mode is DumpTensorMode.LOCAL:
         _write(path, host)
@@ -79,7 +96,7 @@ def load_tensor(file_name: str | Path, *, device: MeshDevice | None = None) -> T
     """Read a tensor that `dump_tensor` wrote, and move it to a device if one is given."""
     path = _check_file_name(file_name)
     for wrong, found in (("does not exist", path.exists()), ("is not a file", path.is_file())):
-        if not found:
+        if not found and not _keeps(path):
             raise MeshError(
                 f"Unable to load the tensor from {path}.  The file {wrong}.",
                 expected="a .tensorbin file",
@@ -91,8 +108,15 @@ def load_tensor(file_name: str | Path, *, device: MeshDevice | None = None) -> T
 def load_tensor_flatbuffer(file_name: str | Path, device: MeshDevice | None = None) -> Tensor:
     """Read what `dump_tensor_flatbuffer` wrote, whatever the file is called."""
     path = Path(file_name)
-    tensor = _read_earlier(path, device) if _is_earlier(path) else read_tensorbin(path, device)
+    if _kept is not None and _keeps(path):
+        tensor = _kept[path.absolute()]
+    else:
+        tensor = _read_earlier(path, device) if _is_earlier(path) else read_tensorbin(path, device)
     return tensor if device is None else tensor.onto(device)
+
+
+def _keeps(path: Path) -> bool:
+    return _kept is not None and path.absolute() in _kept
 
 
 def _is_earlier(path: Path) -> bool:
@@ -148,7 +172,7 @@ def as_tensor(
         return result
 
     dry = device is not None and device.backend.device.type == "meta"  # without values there is nothing to keep
-    if cache_file_name is None or dry:
+    if cache_file_name is None or dry or _kept is not None:
         return make(device, mesh_mapper)
     names = (dtype.name if dtype is not None else "None", layout.name if layout is not None else "None")
     path = Path(f"{cache_file_name}_dtype_{names[0]}_layout_{names[1]}{SUFFIX}")

@@ -276,7 +276,7 @@ def deallocate(tensor: Tensor, force: bool = True) -> None:
 
 @name_wrong_types
 def reallocate(tensor: Tensor, memory_config: MemoryConfig | None = None) -> Tensor:
-    """The same values at a new address, after the old memory was freed, if no other tensor is on it."""
+    """The same values at a new address, after the old memory was freed; as they are, if another tensor is on it."""
     mesh = tensor.device()
     if mesh is None:
         raise _argument_error(
@@ -300,6 +300,8 @@ def reallocate(tensor: Tensor, memory_config: MemoryConfig | None = None) -> Ten
             "a tensor that shares its memory with no other",
             "Delete the views of it first, or use ttnn.clone.",
         )
+    if tensor.is_allocated():  # a view holds the memory, which stays where it is
+        return tensor.share()
     buffer = footprint_of(spec, mesh.heap.map).allocate(mesh, "reallocate")
     stays = buffer.cell.address == old.address and spec.buffer_type is source.buffer_type
     if not stays:  # memory that comes to lie where it was takes no program
@@ -310,7 +312,8 @@ def reallocate(tensor: Tensor, memory_config: MemoryConfig | None = None) -> Ten
 
     mesh.launch(Command("ttnn.reallocate", move, (old,), (buffer.cell,), programs=0 if stays else 1))
     presence = tensor.kind.presence
-    topology = TensorTopology.replicated_along_axes(mesh.shape) if presence is None else tensor.kind.topology
+    kept = not stays or presence is not None
+    topology = tensor.kind.topology if kept else TensorTopology.replicated_along_axes(mesh.shape)
     moved = Tensor.on_device(kind_of(spec, topology, presence), buffer, mesh)
     report(_REALLOCATE, {"tensor": tensor}, moved)
     return moved

@@ -6,25 +6,14 @@
  * chip/numerics/realistic_matmul.py has the model and the torch version. */
 #include <stdlib.h>
 
-#include "fpu_gemm_operands.h"
+#include "fpu_gemm_steps.h"
 #include "threads.h"
 
-#define STEP 16 /* of K between two writes to the destination */
-#define TILE 32
 #define BAND (64 / ROWS)   /* tiles of rows whose chunk of K stays in the second cache beside a group of panels */
 #define SLICE (256 / ROWS) /* tiles of rows whose sums stay in the second cache between two chunks of K */
 #define GROUP 4            /* panels that are prepared together: rows of the weights are read in longer pieces */
 
 typedef int32_t s32v __attribute__((vector_size(WIDE * 4)));
-
-INLINE f32v spread(float value) { return value - (f32v){0}; }
-
-/* Loaded once: compilers would rather read it again with every multiply-add, which is more than the cache can give. */
-#if defined(__x86_64__)
-#define KEEP(vector) __asm__("" : "+v"(vector))
-#else
-#define KEEP(vector)
-#endif
 
 /* A register packed to bfloat16, in its lower half: ties away; NaN becomes infinity, subnormals and -0 become +0. */
 INLINE u32v pack_half(u32v bits) {
@@ -32,83 +21,6 @@ INLINE u32v pack_half(u32v bits) {
     const u32v above = (u32v)((s32v)magnitude > 0x7f7f7fff), below = (u32v)((s32v)magnitude < 0x800000);
     const u32v rounded = (above & 0x7f800000) | (~above & (magnitude + 0x8000));
     return ((rounded | (bits & 0x80000000)) & ~below) >> 16;
-}
-
-/* One panel of one tile: its sums between two chunks of K, and what L1 holds of them. */
-typedef struct {
-    f32v partial[ROWS][VECTORS], held[ROWS][VECTORS];
-} Sums;
-
-INLINE f32v round_dest(f32v value) { return (f32v)(((u32v)value + 0x9000) & 0xffff0000); }
-/* The second write is the lower bits' share of what the tile added. A sum that needs no rounding came without one. */
-INLINE f32v write_twice(f32v sum, f32v before, float lower) {
-#ifdef __AVX512F__
-    const __mmask16 odd = _mm512_test_epi32_mask((__m512i)sum, _mm512_set1_epi32(0xffff));
-    const f32v second = (f32v)_mm512_maskz_mul_ps(odd, (__m512)(sum - before), _mm512_set1_ps(lower));
-#else
-    const u32v even = (u32v)(((u32v)sum << 16) == 0);
-    const f32v second = (f32v)((u32v)((sum - before) * lower) & ~even);
-#endif
-    return round_dest(round_dest(sum - second) + second);
-}
-INLINE f32v round_even(f32v value) {
-    const u32v bits = (u32v)value;
-    return (f32v)((bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff0000);
-}
-
-INLINE f32v multiply_add(uint32_t x, f32v w, f32v dest, int pair) {
-#if HAS_PAIRS
-    if (pair) return (f32v)_mm512_dpbf16_ps((__m512)dest, (__m512bh)(x - (u32v){0}), (__m512bh)w);
-#endif
-    return fused(spread(as_float(x)), w, dest);
-}
-
-/* `count` words of K. */
-INLINE void add_products(f32v dest[ROWS][VECTORS], const uint32_t *x, const uint32_t *w, int64_t count, int rows, int pair) {
-    for (int64_t i = 0; i < count; i++) {
-        f32v values[VECTORS];
-        memcpy(values, w + i * COLUMNS, sizeof values);
-        for (int v = 0; v < VECTORS; v++) KEEP(values[v]);
-        for (int r = 0; r < rows; r++)
-            for (int v = 0; v < VECTORS; v++) dest[r][v] = multiply_add(x[i * ROWS + r], values[v], dest[r][v], pair);
-    }
-}
-
-/* A tile of K with a 16-bit destination. */
-INLINE void add_tile(f32v sums[ROWS][VECTORS], const uint32_t *x, const uint32_t *w, float lower, int rows, int form,
-                     int pair) {
-    const int64_t half = STEP >> pair;
-    f32v before[ROWS][VECTORS];
-    for (int r = 0; form == 2 && r < rows; r++)
-        for (int v = 0; v < VECTORS; v++) before[r][v] = sums[r][v];
-    add_products(sums, x, w, half, rows, pair);
-    for (int r = 0; r < rows; r++)
-        for (int v = 0; v < VECTORS; v++) sums[r][v] = round_dest(sums[r][v]);
-    add_products(sums, x + half * ROWS, w + half * COLUMNS, half, rows, pair);
-    for (int r = 0; r < rows; r++)
-        for (int v = 0; v < VECTORS; v++)
-            sums[r][v] = form == 2 ? write_twice(sums[r][v], before[r][v], lower) : round_dest(sums[r][v]);
-}
-
-/* A chunk of K with a 16-bit destination. The registers are copies, so that nothing takes their address. */
-INLINE void add_steps(const Work *work, f32v dest[ROWS][VECTORS], f32v *held, const uint32_t *x, const uint32_t *w,
-                      int64_t first_k, int64_t depth, int rows, int form, int pair) {
-    const int64_t size = work->shape->block;
-    int64_t block = first_k / size, edge = (block + 1) * size - first_k;
-    f32v sums[ROWS][VECTORS];
-    for (int r = 0; r < rows; r++)
-        for (int v = 0; v < VECTORS; v++) sums[r][v] = dest[r][v];
-    for (int64_t k = 0; k < depth; k += TILE) {
-        add_tile(sums, x + (k >> pair) * ROWS, w + (k >> pair) * COLUMNS, work->lower, rows, form, pair);
-        if (k + TILE != edge || ++block >= work->blocks) continue;
-        edge += size;
-        for (int r = 0; block > 1 && r < rows; r++) /* the packer adds the block to what L1 holds */
-            for (int v = 0; v < VECTORS; v++) sums[r][v] = round_even(sums[r][v] + held[r * VECTORS + v]);
-        for (int r = 0; block < work->blocks - 1 && r < rows; r++) /* else the last block is computed on top */
-            for (int v = 0; v < VECTORS; v++) held[r * VECTORS + v] = sums[r][v], sums[r][v] = (f32v){0};
-    }
-    for (int r = 0; r < rows; r++)
-        for (int v = 0; v < VECTORS; v++) dest[r][v] = sums[r][v];
 }
 
 /* To the output's rows from element `at` on. */
@@ -128,17 +40,24 @@ INLINE void store_rows(const Work *work, f32v dest[ROWS][VECTORS], int64_t at, i
  * wait for the next chunk lie together: rows of the output are far apart, often in the same places of the caches. */
 INLINE void multiply_tile(const Work *work, const uint32_t *x, const uint32_t *w, int64_t first_k, int64_t depth, int64_t at,
                           Sums *sums, int64_t columns, int rows, int left, int form, int terms, int pair) {
+    const int last = first_k + depth == work->depth;
+    if (form) {
+        if (!first_k) *sums = (Sums){0};
+#ifdef __AVX512F__
+        if (rows == ROWS) add_steps_in_turns(work, sums, x, w, first_k, depth, form, pair);
+        else
+#endif
+            add_steps(work, sums, x, w, first_k, depth, rows, form, pair);
+        if (last) store_rows(work, sums->partial, at, columns, left);
+        return;
+    }
     f32v dest[ROWS][VECTORS] = {0};
     for (int r = 0; first_k && r < rows; r++)
         for (int v = 0; v < VECTORS; v++) dest[r][v] = sums->partial[r][v];
-    if (form) add_steps(work, dest, sums->held[0], x, w, first_k, depth, rows, form, pair);
-    else add_products(dest, x, w, count_words(depth, terms, pair), rows, pair);
-    if (first_k + depth < work->depth) {
-        for (int r = 0; r < rows; r++)
-            for (int v = 0; v < VECTORS; v++) sums->partial[r][v] = dest[r][v];
-    } else {
-        store_rows(work, dest, at, columns, left);
-    }
+    add_products(dest, x, w, count_words(depth, terms, pair), rows, pair);
+    if (last) store_rows(work, dest, at, columns, left);
+    for (int r = 0; !last && r < rows; r++)
+        for (int v = 0; v < VECTORS; v++) sums->partial[r][v] = dest[r][v];
 }
 
 /* A chunk of K for a band of tiles and one panel. */
@@ -163,18 +82,20 @@ INLINE void multiply_band(const Work *work, int64_t batch, int64_t tile, int64_t
 }
 
 /* One group of panels of one batch: a slice of rows after the other, each chunk by chunk of K. */
-INLINE void multiply_group(const Work *work, int64_t item, uint32_t *panels, Sums (*sums)[SLICE], int form, int terms,
+INLINE void multiply_group(const Work *work, int64_t item, uint32_t *space, Sums (*sums)[SLICE], int form, int terms,
                            int pair) {
     const Shape *shape = work->shape;
     const int64_t batch = item / work->groups, first = item % work->groups * work->group * COLUMNS;
     const int64_t right = shape->columns - first;
     const int64_t columns = right < work->group * COLUMNS ? right : work->group * COLUMNS;
+    const int64_t kept = work->tiles > SLICE ? (columns + COLUMNS - 1) / COLUMNS * COLUMNS : 0; /* else used once */
     const int64_t chunk = chunk_depth(terms, pair), from = batch * shape->w_batch + first * shape->w_column;
     for (int64_t slice = 0; slice < work->tiles; slice += SLICE) {
         const int64_t slice_end = slice + SLICE < work->tiles ? slice + SLICE : work->tiles;
         for (int64_t k = 0; k < work->depth; k += chunk) {
             const int64_t left = work->depth - k, depth = left < chunk ? left : chunk;
-            if (slice == 0 || work->depth > chunk) pack_panels(work, from, columns, k, depth, terms, pair, panels);
+            uint32_t *panels = space + count_words(k, terms, pair) * kept;
+            if (slice == 0) pack_panels(work, from, columns, k, depth, terms, pair, panels);
             for (int64_t tile = slice; tile < slice_end; tile += BAND) {
                 const int64_t end = tile + BAND < slice_end ? tile + BAND : slice_end;
                 for (int64_t c = 0; c < columns; c += COLUMNS)
@@ -187,7 +108,7 @@ INLINE void multiply_group(const Work *work, int64_t item, uint32_t *panels, Sum
 }
 
 INLINE void multiply_item(const Work *work, int64_t item, uint32_t *panels, Sums (*sums)[SLICE], int pair) {
-    if (work->shape->narrow) {
+    if (work->shape->narrow && pair == HAS_PAIRS) {
         if (work->lower > 0) multiply_group(work, item, panels, sums, 2, 1, pair);
         else multiply_group(work, item, panels, sums, 1, 1, pair);
     } else if (work->shape->terms > 1) {
@@ -199,12 +120,20 @@ INLINE void multiply_item(const Work *work, int64_t item, uint32_t *panels, Sums
 
 static void multiply_groups(const void *data, int64_t begin, int64_t end) {
     const Work *work = data;
-    uint32_t panels[GROUP * CHUNK * COLUMNS] __attribute__((aligned(64)));
+    const int64_t chunk = chunk_depth(work->shape->terms, work->pair);
+    const int64_t depth = work->tiles > SLICE || work->depth < chunk ? work->depth : chunk;
+    const int64_t words = work->group * COLUMNS * count_words(depth, work->shape->terms, work->pair);
+    uint32_t *panels = aligned_alloc(64, (size_t)words * 4);
+    if (!panels) {
+        __atomic_store_n(work->failed, 1, __ATOMIC_RELAXED);
+        return;
+    }
     Sums sums[GROUP][SLICE];
     for (int64_t item = begin; item < end; item++) {
         if (HAS_PAIRS && work->pair) multiply_item(work, item, panels, sums, 1);
         else multiply_item(work, item, panels, sums, 0);
     }
+    free(panels);
 }
 
 /* x [batches, rows, depth] times w [batches, depth, columns]; out is contiguous. 0 without memory. */
@@ -218,13 +147,14 @@ int fpu_gemm(const Threads *threads, const void *x, const void *w, void *out, co
     if (!packed) return 0;
     const int64_t fair = shape->batches * panels / (threads->count * 4); /* small groups where threads would wait */
     const int64_t group = fair < 1 ? 1 : fair < GROUP ? fair : GROUP, groups = (panels + group - 1) / group;
-    const Work work = {shape, x, w, out, packed, groups, group, tiles, depth, blocks, pair, lower};
+    int failed = 0;
+    const Work work = {shape, x, w, out, packed, &failed, groups, group, tiles, depth, blocks, pair, lower};
     Threads by_tiles = *threads;
     by_tiles.step = count / (threads->count * 4) + 1;
     share(&by_tiles, count, pack_tiles, &work);
     share(threads, shape->batches * groups, multiply_groups, &work);
     free(packed);
-    return 1;
+    return !failed;
 }
 
 typedef struct {

@@ -109,7 +109,7 @@ def _run(
     team = threads.Threads(threads.parallel() if count > 1 else None, min(count, pieces), 1)
     pointers = a.data_ptr(), b.data_ptr(), out.data_ptr()
     if not _function("fpu_gemm")(ctypes.byref(team), *pointers, ctypes.byref(shape), lower):
-        raise MemoryError(f"no memory to prepare {batches * rows * deep * 4 * masks.terms} B of activations")
+        raise MemoryError(f"no memory to prepare {batches * (rows + columns) * deep * 4 * masks.terms} B of operands")
 
 
 def _function(name: str) -> ctypes._NamedFuncPointer:

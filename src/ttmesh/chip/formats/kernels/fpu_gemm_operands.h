@@ -35,6 +35,7 @@ typedef struct {
     const void *x, *w;
     void *out;
     uint32_t *packed;                           /* [batches, chunks of K, tiles, words, ROWS] */
+    int *failed;                                /* a thread found no memory */
     int64_t groups, group;                      /* groups of panels of a batch, of so many panels */
     int64_t tiles, depth, blocks;               /* depth padded to whole tiles of K */
     int pair;
@@ -72,13 +73,44 @@ INLINE void pack_terms(const Work *work, int64_t at, uint32_t *to, int half, int
     if (!pair) to[ROWS] = second;
 }
 
+#if HAS_PAIRS
+/* 32 elements of K of ROWS rows of bfloat16: 16 words of each, halves exchanged, then transposed. */
+INLINE void pack_pairs(const uint16_t *from, int64_t stride, uint32_t mask, uint32_t *to) {
+    const __m512i kept = _mm512_set1_epi32((int)(mask >> 16 | (mask & 0xffff0000)));
+    for (int first = 0; first < ROWS; first += 4) {
+        __m512i rows[4], pairs[4];
+        for (int r = 0; r < 4; r++) {
+            const __m512i words = _mm512_loadu_si512(from + (first + r) * stride);
+            rows[r] = _mm512_and_si512(_mm512_rol_epi32(words, 16), kept);
+        }
+        for (int r = 0; r < 4; r += 2) {
+            pairs[r] = _mm512_unpacklo_epi32(rows[r], rows[r + 1]);
+            pairs[r + 1] = _mm512_unpackhi_epi32(rows[r], rows[r + 1]);
+        }
+        for (int word = 0; word < 4; word++) { /* of every four words one, of all four rows */
+            const __m512i quads = word % 2 ? _mm512_unpackhi_epi64(pairs[word / 2], pairs[word / 2 + 2])
+                                           : _mm512_unpacklo_epi64(pairs[word / 2], pairs[word / 2 + 2]);
+            _mm_storeu_si128((__m128i *)(to + word * ROWS + first), _mm512_extracti32x4_epi32(quads, 0));
+            _mm_storeu_si128((__m128i *)(to + (4 + word) * ROWS + first), _mm512_extracti32x4_epi32(quads, 1));
+            _mm_storeu_si128((__m128i *)(to + (8 + word) * ROWS + first), _mm512_extracti32x4_epi32(quads, 2));
+            _mm_storeu_si128((__m128i *)(to + (12 + word) * ROWS + first), _mm512_extracti32x4_epi32(quads, 3));
+        }
+    }
+}
+#endif
+
 /* A chunk of K of one tile of rows; what lies outside the rows and K is zero. */
 INLINE void pack_chunk(const Work *work, int64_t from, int64_t rows, int64_t there, int64_t depth, uint32_t *to, int half,
                        int terms, int pair) {
     const int64_t stride = work->shape->x_row, step = terms == 1 ? 1 + pair : 1, width = terms == 1 || pair ? 1 : 2;
     const int64_t even = there / step * step;
     if (rows < ROWS || even < depth) memset(to, 0, (size_t)(count_words(depth, terms, pair) * ROWS) * 4);
-    for (int64_t k = 0; k < even; k += step) {
+    int64_t k = 0;
+#if HAS_PAIRS
+    for (; terms == 1 && pair && half && rows >= ROWS && k + 32 <= even; k += 32)
+        pack_pairs((const uint16_t *)work->x + from + k, stride, (uint32_t)work->shape->x_mask, to + k / 2 * ROWS);
+#endif
+    for (; k < even; k += step) {
         uint32_t *word = to + k / step * width * ROWS;
         for (int64_t r = 0; r < (rows < ROWS ? rows : ROWS); r++) {
             if (terms == 1) word[r] = first_word(work, from + r * stride + k, half, pair);

@@ -171,6 +171,16 @@ void lane_sum(const void *source, void *target, int64_t begin, int64_t end, cons
 }
 
 typedef struct {
+    Lanes lanes;
+    int64_t narrow_in, narrow_out;
+} Sum;
+
+/* All elements, by few arguments: each takes the interpreter a tenth of a microsecond. */
+void lane_sum_whole(const void *source, void *target, const Sum *all) {
+    lane_sum(source, target, 0, all->lanes.length, &all->lanes, (int)all->narrow_in, (int)all->narrow_out);
+}
+
+typedef struct {
     const void *source;
     void *target;
     const Lanes *lanes;
@@ -204,7 +214,8 @@ int check(void) {
     static uint16_t narrow[LENGTH];
     const Lanes all = {2, 2, 2 * LENGTH, LENGTH, LENGTH, 1, 1};
     for (int i = 0; i < 4 * LENGTH; i++) lanes[i] = (float)(1 + i / LENGTH);
-    lane_sum(lanes, sums, 0, LENGTH, &all, 0, 0);
+    const Sum wide = {all, 0, 0};
+    lane_sum_whole(lanes, sums, &wide);
     lane_sum(lanes, narrow, 0, LENGTH, &all, 0, 1);
     for (int i = 0; i < LENGTH; i++)
         if (sums[i] != 10.0f || narrow[i] != 0x4120) return 0;

@@ -38,14 +38,19 @@ class _Lanes(ctypes.Structure):
     ]
 
 
+class _Sum(ctypes.Structure):
+    _fields_ = [("lanes", _Lanes), ("narrow_in", ctypes.c_int64), ("narrow_out", ctypes.c_int64)]
+
+
 def lane_sum(values: torch.Tensor, axes: Sequence[int], *, dtype: torch.dtype | None = None) -> torch.Tensor:
     """Lanes [rows, cols, ...] summed over mesh axes, which keep size 1; `dtype` is the result's, else the values'.
 
     Integers are summed exactly and wrapped to the result's width.
     """
-    out_dtype = dtype or values.dtype
-    if values.is_cpu:
-        kernel = kernel_for(values, tuple(axes), out_dtype)
+    found = values.dtype
+    out_dtype = dtype or found
+    if values.is_cpu:  # as kernel_for, without its call
+        kernel = _kernel(library("lane_sum"), values.shape, values.stride(), found, tuple(axes), out_dtype)
         if kernel is not None:
             return kernel(values)
     elif values.is_cuda and axes and (kernels := find_gpu_kernels("gpu_lane_sum")) is not None:
@@ -112,16 +117,18 @@ def _kernel(
         return None
     _declare(compiled)
     described = _Lanes(rows, columns, *stride[:2], length, 0 in axes, 1 in axes)
-    options = ctypes.byref(described), dtype == torch.bfloat16, out_dtype == torch.bfloat16
+    narrow = dtype == torch.bfloat16, out_dtype == torch.bfloat16
+    options = ctypes.byref(described), *narrow
+    whole = ctypes.cast(ctypes.pointer(_Sum(described, *narrow)), ctypes.c_void_p)  # the quickest to hand over
     target_shape = (1 if 0 in axes else rows, 1 if 1 in axes else columns, *local)
     # Copying the look of a tensor takes half the time of naming it; this one has the look without the memory.
     like, empty_like = torch.empty((), dtype=out_dtype).expand(target_shape), torch.empty_like
-    alone, together, team = compiled.lane_sum, compiled.lane_sum_team, threads.team
+    alone, together, team = compiled.lane_sum_whole, compiled.lane_sum_team, threads.team
     if size_bytes < threads.SPLIT_BYTES:
 
         def small(values: torch.Tensor, into: torch.Tensor | None = None) -> torch.Tensor:
             target = empty_like(like) if into is None else into
-            alone(values.data_ptr(), target.data_ptr(), 0, length, *options)
+            alone(values.data_ptr(), target.data_ptr(), whole)
             return target
 
         return small
@@ -131,7 +138,7 @@ def _kernel(
         source, result = values.data_ptr(), target.data_ptr()
         count = team.size(size_bytes)
         if count == 1:
-            alone(source, result, 0, length, *options)
+            alone(source, result, whole)
         else:
             step = -(-length // (count * STEP)) * STEP
             shared = threads.Threads(threads.parallel(), count, step)
@@ -163,6 +170,6 @@ def _sum_in_order(values: torch.Tensor, axes: tuple[int, ...], out_dtype: torch.
 def _declare(compiled: ctypes.CDLL) -> None:
     pointer, count, integer = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
     lanes = ctypes.POINTER(_Lanes)
-    compiled.lane_sum.argtypes = [pointer, pointer, count, count, lanes, integer, integer]
+    compiled.lane_sum_whole.argtypes = [pointer, pointer, pointer]
     compiled.lane_sum_team.argtypes = [threads.POINTER, pointer, pointer, lanes, integer, integer]
-    compiled.lane_sum.restype, compiled.lane_sum_team.restype = None, count
+    compiled.lane_sum_whole.restype, compiled.lane_sum_team.restype = None, count
