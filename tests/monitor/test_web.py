@@ -22,7 +22,7 @@ from tracked import Program, RunningServer, environment, eventually
 from ttmesh.tracking.address import Address
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Locator, Page
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -298,6 +298,30 @@ def test_a_galaxy_fits_any_screen_and_a_chips_details_are_beside_it(program, sit
     assert side["y"] + 200 < HEIGHT
     page.wait_for_selector("#charts path")
     page.screenshot(path=str(ARTEFACTS / f"galaxy_{width}.png"))
+
+
+@in_a_browser
+def test_a_click_counts_although_the_page_is_drawn_anew_while_the_button_is_down(program, open_page):
+    from playwright.sync_api import expect
+
+    page = open_page(1280)
+    chip, details = page.locator('.chip[data-key="/t3000/3"]'), page.locator("#device details")
+    device, summary = page.locator("#device"), details.locator("summary b")
+
+    def click_slowly(target: Locator, drawn_anew: Locator) -> None:
+        target.hover()
+        page.mouse.down()
+        before = drawn_anew.text_content()
+        program.do("allocate 10485760 1")
+        expect(drawn_anew).not_to_have_text(before)
+        page.mouse.up()
+
+    click_slowly(chip.locator(".name b"), chip)
+    expect(page.locator("#side-title")).to_have_text("Device 3")
+    click_slowly(summary, summary)
+    expect(details).to_have_attribute("open", "")
+    click_slowly(chip.locator(".percent").first, chip)
+    expect(device).to_be_hidden()
 
 
 @in_a_browser

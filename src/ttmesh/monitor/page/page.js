@@ -61,40 +61,46 @@ function drawGroup(group) {
     })), ...group.chips.map(drawChip)));
 }
 
-// A button that is replaced between pressing and releasing the mouse is not clicked, so it stays and is drawn anew.
-function redraw(shown, made) {
-  for (const { name, value } of [...made.attributes]) if (name !== "style" && shown.getAttribute(name) !== value) shown.setAttribute(name, value);
-  shown.style.cssText = made.style.cssText;  // the policy refuses the attribute
-  shown.onclick = made.onclick;
-  shown.replaceChildren(...made.childNodes);
+// A click is lost where anything under the mouse is replaced between pressing and releasing, so elements that are shown stay and take what changed.
+function update(shown, made) {
+  if (shown.nodeType === Node.TEXT_NODE) { if (shown.data !== made.data) shown.data = made.data; return; }
+  for (const { name, value } of made.attributes) if (name !== "style" && shown.getAttribute(name) !== value) shown.setAttribute(name, value);
+  for (const name of shown.getAttributeNames()) if (!["style", "open"].includes(name) && !made.hasAttribute(name)) shown.removeAttribute(name);
+  if (shown.style.cssText !== made.style.cssText) shown.style.cssText = made.style.cssText;  // the policy refuses the attribute
+  for (const handler of ["onclick", "onkeydown", "onmouseenter", "onmouseleave"]) shown[handler] = made[handler];
+  updateChildren(shown, ...made.childNodes);
+}
+
+const kindOf = (node) => [node.nodeName, node.dataset?.key, node.dataset?.site].join(" ");
+
+function updateChildren(parent, ...made) {
+  const shown = [...parent.childNodes];
+  made.forEach((fresh, i) => {
+    if (!shown[i]) parent.append(fresh);
+    else if (kindOf(shown[i]) === kindOf(fresh)) update(shown[i], fresh);
+    else shown[i].replaceWith(fresh);
+  });
+  shown.slice(made.length).forEach((old) => old.remove());
 }
 
 function drawGroups() {
   const pool = view.pools.find((one) => one.name === chosen.pool);
   $("groups").style.setProperty("--pool", pool.colour);
   $("pool").textContent = pool.name;
-  const made = view.groups.map(drawGroup), shown = [...$("groups").children];
-  const kind = (group) => [...group.querySelectorAll(".chip")].map((chip) => chip.dataset.key).join(" ") + group.querySelectorAll(".link").length;
-  if (shown.length === made.length && made.every((group, i) => kind(group) === kind(shown[i]))) {
-    made.forEach((group, i) => {
-      shown[i].firstChild.replaceChildren(...group.firstChild.childNodes);
-      const fresh = [...group.lastChild.children];
-      [...shown[i].lastChild.children].forEach((old, n) => redraw(old, fresh[n]));
-    });
-  } else $("groups").replaceChildren(...made);
-  $("legend").replaceChildren(...view.legend.map((entry) => make("li", {}, key(entry.colour), entry.name)));
+  updateChildren($("groups"), ...view.groups.map(drawGroup));
+  updateChildren($("legend"), ...view.legend.map((entry) => make("li", {}, key(entry.colour), entry.name)));
   $("nothing").hidden = !view.nothing;
   $("nothing").textContent = view.nothing;
 }
 
 function drawTables() {
-  $("processes").tBodies[0].replaceChildren(...view.processes.map((row) => make("tr", { "data-find": row.find },
+  updateChildren($("processes").tBodies[0], ...view.processes.map((row) => make("tr", { "data-find": row.find },
     number(row.pid), cell(row.devices), cell(row.meshes), number(row.dram), number(row.l1), number(row.circular_buffers),
     number(row.buffers), cell(row.mark), make("td", { class: "long", text: row.name }))));
   $("traffic").hidden = !view.links.length && !view.host_traffic;
   $("links").hidden = !view.links.length;
   $("host-traffic").textContent = view.host_traffic;
-  $("links").tBodies[0].replaceChildren(...view.links.map((row) => make("tr", {},
+  updateChildren($("links").tBodies[0], ...view.links.map((row) => make("tr", {},
     cell(`${row.system} ${row.name}`), number(row.sent), number(row.received),
     make("td", { class: "share" }, make("div", { class: "bar" }, make("i", { style: { "--percent": `${row.percent}%`, "--colour": "var(--busy)" } }))))));
   $("leaks").hidden = !view.leaks.lost.length && !view.leaks.at_close.length;
@@ -106,13 +112,12 @@ function drawTables() {
 function drawLeaks(id, rows, caption) {
   $(`${id}-caption`).hidden = $(id).hidden = !rows.length;
   $(`${id}-caption`).textContent = caption;
-  $(id).tBodies[0].replaceChildren(...rows.map((row) => make("tr", { "data-find": row.find, title: row.stack },
+  updateChildren($(id).tBodies[0], ...rows.map((row) => make("tr", { "data-find": row.find, title: row.stack },
     number(row.size), make("td", {}, key(row.colour), row.memory_class), number(row.buffers), number(row.times), cell(row.label),
     make("td", { class: "long", text: row.site }), make("td", { class: "long faint", text: row.program }))));
 }
 
 function drawChart(chart) {
-  const reading = make("div", { class: "reading" });
   return make("div", { class: "chart" },
     make("div", { class: "chart-title" }, make("b", { text: chart.title }),
       ...chart.lines.map((line) => make("span", {}, key(line.colour), line.name, make("b", { text: line.latest })))),
@@ -124,13 +129,14 @@ function drawChart(chart) {
         ...chart.lines.map((line) => make("path", { d: line.path, style: { stroke: line.colour } }))),
       ...chart.moments.map((moment) => make("div", {
         class: "moment", style: { "--percent": `${moment.percent}%`, "--width": `${chart.moment_percent}%` },
-        onmouseenter: () => { reading.textContent = moment.text; }, onmouseleave: () => { reading.textContent = ""; },
-      })), reading));
+        onmouseenter: (event) => { event.target.parentElement.lastChild.textContent = moment.text; },
+        onmouseleave: (event) => { event.target.parentElement.lastChild.textContent = ""; },
+      })), make("div", { class: "reading" })));
 }
 
 function drawHistory() {
   if (!history_) return;
-  $("charts").replaceChildren(...history_.charts.map(drawChart), make("p", { class: "faint", text: history_.note }));
+  updateChildren($("charts"), ...history_.charts.map(drawChart), make("p", { class: "faint", text: history_.note }));
 }
 
 function drawPool(pool) {
@@ -157,7 +163,7 @@ function drawDevice() {
   $("facts").textContent = device ? device.facts : "";
   if (!device) return;
   const opened = new Set([...$("device").querySelectorAll("details[open]")].map((one) => one.dataset.site));
-  $("device").replaceChildren(...device.pools.flatMap(drawPool),
+  updateChildren($("device"), ...device.pools.flatMap(drawPool),
     make("h3", { text: "Buffers by call site" }), ...device.sites.map(drawSite), make("small", { text: device.more }),
     ...(device.neighbours.length ? [make("h3", { text: "Links" }), make("table", { id: "neighbours" }, make("tbody", {}, ...device.neighbours.map((row) => make("tr", {},
       cell(row.name), cell(row.links), number(`→ ${row.sent}`), number(`← ${row.received}`)))))] : []));
