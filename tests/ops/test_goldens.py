@@ -8,6 +8,7 @@ from typing import Any
 
 import harness
 import pytest
+import torch
 
 from ttmesh.ops.catalogue import coverage
 from ttmesh.ops.catalogue.signatures import registered_names
@@ -57,6 +58,26 @@ def test_agrees_with_its_golden_by_about_the_chip_s_arithmetic(case: harness.Cas
     cells = harness.cells(case)
 
     harness.run(case, random.Random(case.name).choice(cells), "realistic")
+
+
+DEFAULTS = [case for case in CASES if case in SAMPLE[::5] or case.name == "ttnn.div/integers"]
+
+
+@pytest.mark.parametrize("case", DEFAULTS, ids=lambda case: case.name)
+def test_torch_s_default_dtype_and_device_change_nothing(case: harness.Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = harness._run
+
+    def run_with_other_defaults(*args: Any) -> Any:
+        torch.set_default_dtype(torch.bfloat16)
+        try:
+            with torch.device("meta"):
+                return run(*args)
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+    monkeypatch.setattr(harness, "_run", run_with_other_defaults)
+
+    harness.run(case, random.Random(case.name).choice(harness.cells(case)))
 
 
 @pytest.mark.full

@@ -80,7 +80,7 @@ def comp_ulp(
 
 def _ulp(x: torch.Tensor) -> torch.Tensor:
     size = x.abs()
-    largest = torch.tensor(torch.finfo(x.dtype).max, dtype=x.dtype)
+    largest = torch.tensor(torch.finfo(x.dtype).max, dtype=x.dtype, device="cpu")
     last = largest - torch.nextafter(largest, torch.zeros_like(largest))
     distance = torch.nextafter(size, torch.full_like(size, math.inf)) - size
     return torch.where(size == largest, last, distance)

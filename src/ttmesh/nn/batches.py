@@ -56,7 +56,7 @@ def pad_batch(*tensors: torch.Tensor, parts: int) -> WeightedBatch:
     (count,) = counts
     extra = -count % parts
     padded = tuple(torch.cat([t, t[-1:].expand(extra, *t.shape[1:])]) if extra else t for t in tensors)
-    weights = torch.zeros(count + extra)
+    weights = torch.zeros(count + extra, dtype=torch.float32, device="cpu")
     weights[:count] = (count + extra) / count
     return WeightedBatch(padded, weights, count)
 

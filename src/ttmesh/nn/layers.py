@@ -92,8 +92,8 @@ class LayerNorm(Layer):
     """Layer norm over the last dim; replicated."""
 
     def __init__(self, mesh: MeshDevice, size: int, *, dtype: DataType = bfloat16) -> None:
-        self.weight = Parameter(torch.ones(1, size), mesh, dtype=dtype)
-        self.bias = Parameter(torch.zeros(1, size), mesh, dtype=dtype)
+        self.weight = Parameter(torch.ones(1, size, dtype=torch.float32, device="cpu"), mesh, dtype=dtype)
+        self.bias = Parameter(torch.zeros(1, size, dtype=torch.float32, device="cpu"), mesh, dtype=dtype)
 
     def __call__(self, x: Tensor) -> Tensor:
         """The normalised tensor."""
@@ -123,7 +123,7 @@ class Embedding(Layer):
         self._axis, self._mode = find_summed_axis(mesh, axis), mode
         shard_dims = None if axis is None else shard_along(mesh, axis, 0)
         self.table = Parameter(table, mesh, shard_dims, dtype)
-        starts = torch.arange(shards).reshape(shards, 1) * (table.shape[0] // shards)
+        starts = torch.arange(shards, device="cpu").reshape(shards, 1) * (table.shape[0] // shards)
         self._starts = place(starts.int(), mesh, self.table.shard_dims, DataType.INT32)
 
     def __call__(self, tokens: Tensor) -> Tensor:

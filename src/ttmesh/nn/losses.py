@@ -110,7 +110,7 @@ def loss_value(loss: Tensor) -> float:
         top = top.parent
     if top is None or top.rank_block is None:
         return float(torch.stack(values).mean())
-    local = torch.tensor([float(sum(values)), float(len(values))], dtype=torch.float64)
+    local = torch.tensor([float(sum(values)), float(len(values))], dtype=torch.float64, device="cpu")
     total, count = top.rank_block.host.all_gather(local).sum(0).tolist()
     return float(total / count)
 

@@ -106,8 +106,8 @@ class Optimiser:
         _check_rate(lr)
         self.parameters = parameters
         self._mesh = mesh = next(iter(parameters.values())).mesh
-        self.lr = place(torch.full((1, 1), lr), mesh, replicate(mesh), float32)
-        self.step_count = place(torch.zeros(1, 1), mesh, replicate(mesh), float32)
+        self.lr = place(torch.full((1, 1), lr, dtype=torch.float32, device="cpu"), mesh, replicate(mesh), float32)
+        self.step_count = place(torch.zeros(1, 1, dtype=torch.float32, device="cpu"), mesh, replicate(mesh), float32)
         self.states: dict[str, dict[str, Tensor]] = {name: self._make_states(p) for name, p in parameters.items()}
 
     def step(self) -> None:
@@ -126,7 +126,9 @@ class Optimiser:
     def set_lr(self, lr: float) -> None:
         """Change the learning rate from the next step (or replay) on."""
         _check_rate(lr)
-        host = from_torch(torch.full((1, 1), lr), dtype=float32, layout=self.lr.layout)
+        host = from_torch(
+            torch.full((1, 1), lr, dtype=torch.float32, device="cpu"), dtype=float32, layout=self.lr.layout
+        )
         assert host is not None, "only None gives None"
         copy_host_to_device_tensor(host, self.lr)
 
@@ -171,7 +173,7 @@ class Optimiser:
         rounded = parameter.tensor.dtype is not float32
         states = {"master": place(parameter.take_exact(), mesh, dims, float32) if rounded else parameter.tensor}
         for name in self.STATES:
-            states[name] = place(torch.zeros(parameter.shape), mesh, dims, float32)
+            states[name] = place(torch.zeros(parameter.shape, dtype=torch.float32, device="cpu"), mesh, dims, float32)
         return states
 
     def _update(self, parameter: Parameter, states: dict[str, Tensor]) -> None:

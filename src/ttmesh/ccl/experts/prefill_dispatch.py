@@ -203,7 +203,7 @@ def _decide_combine(request: Request) -> Decision:
         totals, starts = (expand_groups(groups, x).flatten(2).long() for x in (counts, regions))
         result = rows.new_zeros(rows.shape[0], n, count, k, hidden)
         devices = groups.lane_groups.device_ids(rows.device)
-        position = torch.full((rows_of_mesh * columns,), -1, device=rows.device)
+        position = torch.full((rows_of_mesh * columns,), -1, device=rows.device, dtype=torch.int64)
         position[devices] = torch.arange(n, device=rows.device)
         sent = torch.zeros(rows.shape[0], n, n, dtype=torch.long, device=rows.device)
         for g in range(rows.shape[0]):

@@ -105,7 +105,7 @@ def _attend(
     ring, rows, device = mesh_shape[axis], q.shape[-2], q.device
     rank = find_sequence_ranks(mesh_shape, axis, rank_block, device)
     k = kv.narrow(lane_axes, 0, q.shape[lane_axes])[..., : ring * keys_per_device, :]
-    end = torch.full([1] * lane_axes, logical_n, device=device)
+    end = torch.full([1] * lane_axes, logical_n, device=device, dtype=torch.int64)
     if isinstance(kv_actual_isl, Lanes):
         kv_actual_isl = _read_number(kv_actual_isl, lane_axes)
         end = kv_actual_isl + ring * rows

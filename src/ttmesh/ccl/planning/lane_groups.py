@@ -31,7 +31,7 @@ class LaneGroups:
 
     def device_ids(self, device: torch.device) -> torch.Tensor:
         """[groups, chips]: linear mesh indices, where the lanes are."""
-        return torch.tensor(self.groups, device=device)
+        return torch.tensor(self.groups, device=device, dtype=torch.int64)
 
     @cached_property
     def _covers_mesh(self) -> bool:

@@ -35,5 +35,7 @@ def _hide_absent(lanes: torch.Tensor, presence: frozenset[Coord] | None) -> torc
     present = {tuple(min(c, n - 1) for c, n in zip(coord, stored, strict=True)) for coord in presence}
     first = min(present)
     coords = [coord if coord in present else first for coord in product(*map(range, stored))]
-    index = tuple(torch.tensor(positions, device=lanes.device) for positions in zip(*coords, strict=True))
+    index = tuple(
+        torch.tensor(positions, device=lanes.device, dtype=torch.int64) for positions in zip(*coords, strict=True)
+    )
     return lanes[index].reshape(lanes.shape)

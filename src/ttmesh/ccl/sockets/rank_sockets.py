@@ -280,7 +280,7 @@ def _exchange_descriptions(link: Transport, peer: int, tag: int, description: De
     """Exchange descriptions with the other side; the lower rank sends first."""
     operation = "MeshSocket: handshake"
     text = json.dumps(description).encode()
-    sizes = torch.tensor([len(text)]), torch.empty(1, dtype=torch.int64)
+    sizes = torch.tensor([len(text)], dtype=torch.int64, device="cpu"), torch.empty(1, dtype=torch.int64, device="cpu")
 
     def send_description() -> None:
         link.send(sizes[0], peer, tag=tag, operation=operation)
@@ -289,7 +289,9 @@ def _exchange_descriptions(link: Transport, peer: int, tag: int, description: De
     if link.rank < peer:
         send_description()
     link.recv(sizes[1], peer, tag=tag, operation=operation)
-    received = link.recv(torch.empty(int(sizes[1]), dtype=torch.uint8), peer, tag=tag, operation=operation)
+    received = link.recv(
+        torch.empty(int(sizes[1]), dtype=torch.uint8, device="cpu"), peer, tag=tag, operation=operation
+    )
     if link.rank > peer:
         send_description()
     peer_description: Description = json.loads(bytes(received.tolist()))

@@ -175,7 +175,7 @@ class Incoming(RankStream):
     ) -> None:
         self._requested = False  # a receive waits in its queue
         self._running: Done | None = None
-        self._header = torch.empty(HEADER_BYTES, dtype=torch.uint8)
+        self._header = torch.empty(HEADER_BYTES, dtype=torch.uint8, device="cpu")
         self._lanes: torch.Tensor | None = None  # being received
         self._description = ""
         self._arrived: deque[tuple[str, torch.Tensor]] = deque()

@@ -313,7 +313,7 @@ def capture_graph(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
                 torch._C._cuda_endAllocateToPool(device, pool)  # type: ignore[attr-defined]
                 torch._C._cuda_releasePool(device, pool)  # type: ignore[attr-defined]
                 with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):
-                    torch.zeros(1, device="cuda")
+                    torch.zeros(1, device="cuda", dtype=torch.float32)
                 if whole:  # else what was raised inside says why
                     raise
 

@@ -107,7 +107,7 @@ def _make_blank(count: int) -> torch.Tensor:
 @functools.cache
 def _blank() -> torch.Tensor:
     """One pair, made once: the host would wait for its copy, and a capture cannot hold it."""
-    return torch.tensor([_LARGEST, -_LARGEST], device="cuda" if torch.cuda.is_available() else "cpu")
+    return torch.tensor([_LARGEST, -_LARGEST], device="cuda" if torch.cuda.is_available() else "cpu", dtype=torch.int64)
 
 
 class IndexGuard:
@@ -283,7 +283,11 @@ def _on_cpu(
 
     def fail(index: int) -> None:
         shape = [1] * dim + [size]
-        function(torch.zeros(shape), dim, torch.full([1] * (dim + 1), index))
+        function(
+            torch.zeros(shape, dtype=torch.float32, device="cpu"),
+            dim,
+            torch.full([1] * (dim + 1), index, dtype=torch.int64, device="cpu"),
+        )
         raise AssertionError(f"torch takes index {index} for a dim of {size}")
 
     return fail
@@ -291,5 +295,5 @@ def _on_cpu(
 
 def _select(source: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:
     """By indices alone: torch's error counts them, not the dims between."""
-    indices = [torch.zeros(1, dtype=torch.int64)] * dim + [index.flatten()]
+    indices = [torch.zeros(1, dtype=torch.int64, device="cpu")] * dim + [index.flatten()]
     return source[tuple(indices)]

@@ -58,7 +58,8 @@ def pack(
     if dtype in BLOCK_FLOATS:
         packed = pack_blocks(matrices, dtype, tile, pad_value)
     else:
-        filler = _to_stored(to_lane(torch.tensor(pad_value), dtype), dtype).item()
+        dtype_of_number = torch.float32 if isinstance(pad_value, float) else torch.int64
+        filler = _to_stored(to_lane(torch.tensor(pad_value, dtype=dtype_of_number, device="cpu"), dtype), dtype).item()
         packed = tilize(_to_stored(matrices, dtype), tile, pad_value=filler).view(torch.uint8)
     return packed.reshape(*lead, total)
 

@@ -48,7 +48,11 @@ def _pack_tiles(values: np.ndarray, dtype: DataType, row_major: bool, short_expo
     count = len(values) // TILE_VALUES
     tiles = torch.from_numpy(np.ascontiguousarray(values[: count * TILE_VALUES], dtype=np.float32))
     rows = tiles if row_major else tiles.reshape(count, 2, 2, 16, 16).transpose(2, 3)
-    packed = pack(rows.reshape(count * 32, 32), dtype, Layout.TILE) if count else torch.empty(0, dtype=torch.uint8)
+    packed = (
+        pack(rows.reshape(count * 32, 32), dtype, Layout.TILE)
+        if count
+        else torch.empty(0, dtype=torch.uint8, device="cpu")
+    )
     return packed.numpy().view(np.uint32)
 
 

@@ -10,13 +10,13 @@ from ttmesh.chip.numerics.fpu_config import FpuConfig
 
 def sum_rows(values: torch.Tensor, config: FpuConfig, scaler: float = 1.0) -> torch.Tensor:
     """Destination registers of the sums over dim -2 of [..., H, W], kept: data in SrcA, the scaler in SrcB."""
-    ones = torch.full((*values.shape[:-2], 1, values.shape[-2]), scaler, device=values.device)
+    ones = torch.full((*values.shape[:-2], 1, values.shape[-2]), scaler, device=values.device, dtype=torch.float32)
     return dest_of_matmul(ones, values, config)
 
 
 def sum_columns(values: torch.Tensor, config: FpuConfig, scaler: float = 1.0) -> torch.Tensor:
     """Destination registers of the sums over dim -1 of [..., H, W], kept: data in SrcB, the scaler in SrcA."""
-    ones = torch.full((*values.shape[:-2], values.shape[-1], 1), scaler, device=values.device)
+    ones = torch.full((*values.shape[:-2], values.shape[-1], 1), scaler, device=values.device, dtype=torch.float32)
     return dest_of_matmul(values, ones, config)
 
 

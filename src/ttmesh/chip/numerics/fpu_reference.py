@@ -24,7 +24,7 @@ def multiply(a: torch.Tensor, b: torch.Tensor, config: FpuConfig, dest: torch.Te
     """Destination registers after [n, M, K] @ [n, K, N] of unpacked operands, on top of `dest`; float32."""
     n, rows, depth = a.shape
     columns = b.shape[-1]
-    start = torch.zeros(n, rows, columns, device=a.device) if dest is None else dest
+    start = torch.zeros(n, rows, columns, device=a.device, dtype=torch.float32) if dest is None else dest
     at_once = max(1, CHUNK // max(1, n * GROUP * columns))
     padding = -depth % TILE
     a = torch.nn.functional.pad(a, (0, padding))

@@ -59,18 +59,18 @@ def total(
 def _scaler_of(scaler: float, dtype: torch.dtype) -> float:
     """What the scaler's tile holds: bfloat16, or for float32 operands what SrcA keeps of a float32."""
     if dtype is not torch.float32:
-        return float(torch.tensor(scaler).bfloat16())
-    return float(unpack(torch.tensor([scaler]), float32, fp32_dest=True))
+        return float(torch.tensor(scaler, dtype=torch.float32, device="cpu").bfloat16())
+    return float(unpack(torch.tensor([scaler], dtype=torch.float32, device="cpu"), float32, fp32_dest=True))
 
 
 def _sum(values: torch.Tensor, dim: int, config: FpuConfig, scaler: float, *, close: bool) -> torch.Tensor:
     flat = values.dim() < 2
     matrix = values.unsqueeze(0) if flat else values
     if dim == WIDTH:
-        a, b = matrix, torch.full((matrix.shape[-1], 1), scaler, device=values.device)
+        a, b = matrix, torch.full((matrix.shape[-1], 1), scaler, device=values.device, dtype=torch.float32)
         config = replace(config, b_dtype=bfloat4_b)  # of a scaler no lower bits are written
     else:
-        a, b = torch.full((1, matrix.shape[-2]), scaler, device=values.device), matrix
+        a, b = torch.full((1, matrix.shape[-2]), scaler, device=values.device, dtype=torch.float32), matrix
     if close:
         result = realistic_matmul.dest_of_lanes(a, b, config, gemm=torch.matmul)
     else:

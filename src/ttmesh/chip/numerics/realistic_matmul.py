@@ -168,7 +168,7 @@ def _add_steps(a: torch.Tensor, b: torch.Tensor, block: int, lower: float, gemm:
     padding = -a.shape[-1] % TILE
     a, b = pad(a, (0, padding)), pad(b, (0, 0, 0, padding))
     depth = a.shape[-1]
-    dest = torch.zeros(a.shape[0], a.shape[1], b.shape[2], device=a.device)
+    dest = torch.zeros(a.shape[0], a.shape[1], b.shape[2], device=a.device, dtype=torch.float32)
     held: torch.Tensor | None = None
     for k in range(0, depth, TILE):
         if k and k % block == 0:

@@ -48,7 +48,7 @@ class PersistentSums:
     ) -> None:
         self._in_engine, self._from_memory, self._finish = in_engine, from_memory, finish
         self._ready = 0
-        self._workspace = torch.empty(0, dtype=torch.uint8)
+        self._workspace = torch.empty(0, dtype=torch.uint8, device="cpu")
 
     def make(self, shape: Sequence[int], dtype: torch.dtype, result: torch.dtype) -> PersistentSum | None:
         """A persistent sum of this shape and dtype; None if the engine cannot add the dtype or the tensor is too large."""
@@ -56,13 +56,13 @@ class PersistentSums:
         if dtype not in ENGINE_DTYPES or not 0 < size <= WORKSPACE_BYTES:
             return None
         if size <= READY_BYTES and self._ready < MOST_READY:
-            memory = torch.empty(tuple(shape), dtype=dtype)
+            memory = torch.empty(tuple(shape), dtype=dtype, device="cpu")
             start = self._in_engine(memory)
             if start is not None:
                 self._ready += 1
                 return PersistentSum(memory, _make_copying_sum(memory, start, self._finish, result))
         if self._workspace.nbytes < size:
-            self._workspace = torch.empty(1 << (size - 1).bit_length(), dtype=torch.uint8)
+            self._workspace = torch.empty(1 << (size - 1).bit_length(), dtype=torch.uint8, device="cpu")
         memory = self._workspace[:size].view(dtype).view(tuple(shape))
         return PersistentSum(memory, _make_filling_sum(memory, self._from_memory(memory), self._finish, result))
 

@@ -66,12 +66,16 @@ class Messages:
 
     def send_bytes(self, data: bytes, dest: int, *, tag: int = 0, timeout_s: float | None = None) -> None:
         """Send bytes to a rank of the group."""
-        flat = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+        flat = (
+            torch.frombuffer(bytearray(data), dtype=torch.uint8)
+            if data
+            else torch.empty(0, dtype=torch.uint8, device="cpu")
+        )
         self.send(flat, dest, tag=tag, timeout_s=timeout_s)
 
     def recv_bytes(self, size: int, source: int, *, tag: int = 0, timeout_s: float | None = None) -> bytes:
         """Receive `size` bytes from a rank of the group."""
-        out = self.recv(torch.empty(size, dtype=torch.uint8), source, tag=tag, timeout_s=timeout_s)
+        out = self.recv(torch.empty(size, dtype=torch.uint8, device="cpu"), source, tag=tag, timeout_s=timeout_s)
         return bytes(out.numpy())
 
     def start_send(self, tensor: Tensor, dest: int, *, tag: int, until_received: bool, operation: str) -> Done:

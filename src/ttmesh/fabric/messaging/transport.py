@@ -149,13 +149,13 @@ class Transport(Messages, ABC):
 
     def all_gather_ints(self, values: Sequence[int]) -> list[list[int]]:
         """Every rank's numbers (equally many), in rank order."""
-        rows: list[list[int]] = self.all_gather(torch.tensor([*values], dtype=torch.int64)).tolist()
+        rows: list[list[int]] = self.all_gather(torch.tensor([*values], dtype=torch.int64, device="cpu")).tolist()
         return rows
 
     def all_gather_bytes(self, data: bytes) -> list[bytes]:
         """Every rank's bytes, in rank order; they may differ in length."""
         lengths = [row[0] for row in self.all_gather_ints([len(data)])]
-        padded = torch.tensor([*data.ljust(max(lengths), b"\0")], dtype=torch.uint8)
+        padded = torch.tensor([*data.ljust(max(lengths), b"\0")], dtype=torch.uint8, device="cpu")
         rows = self.all_gather(padded)
         return [bytes(row[:length].tolist()) for row, length in zip(rows, lengths, strict=True)]
 

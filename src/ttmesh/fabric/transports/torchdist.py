@@ -146,7 +146,9 @@ class TorchTransport(Transport):
 
     def _start_barrier(self) -> Done:
         # NCCL's barrier would need a GPU even if none is in use; a sum of one number is a barrier too.
-        return self._start_all_reduce(torch.zeros(1), torch.zeros(1), "sum")
+        return self._start_all_reduce(
+            torch.zeros(1, dtype=torch.float32, device="cpu"), torch.zeros(1, dtype=torch.float32, device="cpu"), "sum"
+        )
 
     def _start_all_reduce(self, source: torch.Tensor, out: torch.Tensor, op: str) -> Done:
         if source.data_ptr() != out.data_ptr():

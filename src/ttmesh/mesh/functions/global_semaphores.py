@@ -50,7 +50,7 @@ class GlobalSemaphore:
                 f"semaphore value {value}", expected="0 to 4294967295", fix="Pass an unsigned 32-bit number."
             )
         cell = self._buffer.cell
-        counters = torch.zeros([1] * cell.lane_axes + [cell.size_bytes // 4], dtype=torch.int64)
+        counters = torch.zeros([1] * cell.lane_axes + [cell.size_bytes // 4], dtype=torch.int64, device="cpu")
         counters[..., :: cell.page_bytes // 4] = value
         raw = counters.to(torch.uint32).view(torch.uint8)
 

@@ -235,7 +235,11 @@ class RankBlock:
 
     def broadcast_number(self, number: int) -> int:
         """The number that the first rank of the mesh passes."""
-        return int(self.host.broadcast(torch.tensor([number], dtype=torch.int64), self.host.ranks.index(self.ranks[0])))
+        return int(
+            self.host.broadcast(
+                torch.tensor([number], dtype=torch.int64, device="cpu"), self.host.ranks.index(self.ranks[0])
+            )
+        )
 
     def make_submesh_block(self, start: Sequence[int], extent: Sequence[int]) -> RankBlock | None:
         """This rank's block of a submesh; None where this rank holds all of it."""

@@ -53,7 +53,7 @@ def attend(
 
 def make_additive_mask(allowed: Lanes) -> Lanes:
     """An additive mask: 0 where allowed, minus infinity elsewhere."""
-    return torch.zeros(allowed.shape, device=allowed.device).masked_fill_(~allowed, NEVER)
+    return torch.zeros(allowed.shape, device=allowed.device, dtype=torch.float32).masked_fill_(~allowed, NEVER)
 
 
 def make_causal_mask(rows: int, keys: int, device: torch.device, start: int | Lanes = 0) -> Lanes:

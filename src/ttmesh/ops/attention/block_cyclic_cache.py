@@ -33,7 +33,7 @@ def _expand_count(count: Count, lane_axes: int, device: torch.device) -> Lanes:
     """One number per device, [*mesh]: the number given, or the first element of a tensor."""
     if isinstance(count, Lanes):
         return count.flatten(lane_axes)[..., 0].long()
-    return torch.full([1] * lane_axes, int(count), device=device)
+    return torch.full([1] * lane_axes, int(count), device=device, dtype=torch.int64)
 
 
 def find_start_rows(valid: Lanes, rows: int, position: Lanes, devices: int) -> Lanes:
@@ -114,7 +114,9 @@ def _update(
     count = rows.shape[-2]
     start = find_start_rows(_expand_count(valid, lane_axes, cache.device), count, position, mesh_shape[cluster_axis])
     batch = (_expand_count(slot_idx, lane_axes, cache.device) * num_layers + layer_idx).expand(start.shape)
-    for lane in torch.cartesian_prod(*[torch.arange(n) for n in cache.shape[:lane_axes]]).reshape(-1, lane_axes):
+    for lane in torch.cartesian_prod(*[torch.arange(n, device="cpu") for n in cache.shape[:lane_axes]]).reshape(
+        -1, lane_axes
+    ):
         coord = tuple(int(i) for i in lane)
         slot = cache[coord][int(batch[coord])]
         slot[:, int(start[coord]) : int(start[coord]) + count] = rows[coord][0]
@@ -179,7 +181,9 @@ def _zero(
     last = -(-first // pad_align) * pad_align
     inside = (token >= first) & (token < last)
     batch = (_expand_count(slot_idx, lane_axes, cache.device) * num_layers + layer_idx).expand(position.shape)
-    for lane in torch.cartesian_prod(*[torch.arange(n) for n in cache.shape[:lane_axes]]).reshape(-1, lane_axes):
+    for lane in torch.cartesian_prod(*[torch.arange(n, device="cpu") for n in cache.shape[:lane_axes]]).reshape(
+        -1, lane_axes
+    ):
         coord = tuple(int(i) for i in lane)
         cache[coord][int(batch[coord])][:, inside[coord]] = 0
     return cache

@@ -29,7 +29,7 @@ def attend_on_fpu(
         if causal:
             at = torch.arange(row, min(row + at_once, rows), device=q.device)[:, None]
             later = torch.arange(keys, device=q.device) > at
-            own = torch.zeros(later.shape, device=q.device).masked_fill_(later, float("-inf"))
+            own = torch.zeros(later.shape, device=q.device, dtype=torch.float32).masked_fill_(later, float("-inf"))
         parts.append(_attend_rows(q[..., some, :], k, weighted, scale, own, sink))
     return torch.cat(parts, -2)
 

@@ -69,7 +69,9 @@ def find_row_positions(
     if stripes is None:
         return (first + (rank + sub_rank) * rows)[..., None] + row
     start_row = (
-        find_start_rows(torch.tensor(first, device=rank.device), stripes.tokens_per_device, rank, stripes.devices)
+        find_start_rows(
+            torch.tensor(first, device=rank.device, dtype=torch.int64), stripes.tokens_per_device, rank, stripes.devices
+        )
         + sub_rank * rows
     )
     local_row = start_row[..., None] + row

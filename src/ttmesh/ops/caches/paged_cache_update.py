@@ -75,7 +75,7 @@ def write_rows_without_waiting(cache: Lanes, block: Lanes, row: Lanes, values: L
 @functools.lru_cache(256)
 def make_positions(positions: tuple[int, ...], device: torch.device) -> Lanes:
     """Positions on a device; kept, because a CUDA graph cannot hold their copy from the host. Never change them."""
-    return torch.tensor(positions, device=device)
+    return torch.tensor(positions, device=device, dtype=torch.int64)
 
 
 def to_signed_positions(stored: Lanes) -> Lanes:

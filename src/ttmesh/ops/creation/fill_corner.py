@@ -42,7 +42,7 @@ def _fill_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 def _fill_corner(
     shape: Sequence[int], corner_height: int, corner_width: int, inside: float, outside: float, template: torch.Tensor
 ) -> torch.Tensor:
-    values = torch.full(tuple(shape), outside, device=template.device)
+    values = torch.full(tuple(shape), outside, device=template.device, dtype=torch.float32)
     values[..., :corner_height, :corner_width] = inside
     return values
 

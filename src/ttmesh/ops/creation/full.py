@@ -294,7 +294,7 @@ def from_buffer(
         raise MeshError(
             f"Unreachable: {dtype} cannot be made of a list", expected="a number for every element", fix="Use bfloat16."
         )
-    values = torch.tensor(buffer, dtype=_lane_dtype(dtype)).reshape(tuple(shape))
+    values = torch.tensor(buffer, dtype=_lane_dtype(dtype), device="cpu").reshape(tuple(shape))
     tensor = from_torch(
         values, dtype, layout=layout or Layout.ROW_MAJOR, device=device, memory_config=memory_config
     )  # fmt: skip

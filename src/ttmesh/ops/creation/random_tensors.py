@@ -44,9 +44,11 @@ def draw_seed(seed: int | None, mesh: MeshDevice | None) -> int:
 
 def _uniform(shape: Sequence[int], low: float, high: float, seed: int, device: torch.device) -> torch.Tensor:
     if device.type == "meta":
-        return torch.empty(tuple(shape), device=device)
+        return torch.empty(tuple(shape), device=device, dtype=torch.float32)
     generator = torch.Generator(device).manual_seed(seed)
-    return (torch.rand(tuple(shape), generator=generator, device=device) * (high - low) + low).clamp_(max=high)
+    return (
+        torch.rand(tuple(shape), generator=generator, device=device, dtype=torch.float32) * (high - low) + low
+    ).clamp_(max=high)
 
 
 def _rand_lane(
@@ -177,8 +179,10 @@ def _spec(
 def _randn_lane(spec: TensorSpec, seed: int, lane_axes: int, torch_device: torch.device) -> torch.Tensor:
     shape = (*[1] * lane_axes, *spec.shape)
     if torch_device.type == "meta":
-        return torch.empty(shape, device=torch_device)
-    return torch.randn(shape, generator=torch.Generator(torch_device).manual_seed(seed), device=torch_device)
+        return torch.empty(shape, device=torch_device, dtype=torch.float32)
+    return torch.randn(
+        shape, generator=torch.Generator(torch_device).manual_seed(seed), device=torch_device, dtype=torch.float32
+    )
 
 
 RANDN = device_operation(

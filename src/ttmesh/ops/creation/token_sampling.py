@@ -36,11 +36,13 @@ def seed_users(seeds: Sequence[int], users: Sequence[int]) -> None:
 def draw_uniform(users: int, seed: int | None) -> torch.Tensor:
     """One number in [0, 1) per user: from this seed, or from the users' generators."""
     if seed:
-        return torch.rand(users, generator=torch.Generator().manual_seed(seed))
+        return torch.rand(users, generator=torch.Generator().manual_seed(seed), dtype=torch.float32, device="cpu")
     for user in range(users):
         if user not in _generators:
             _generators[user] = torch.Generator().manual_seed(user)
-    return torch.cat([torch.rand(1, generator=_generators[user]) for user in range(users)])
+    return torch.cat(
+        [torch.rand(1, generator=_generators[user], dtype=torch.float32, device="cpu") for user in range(users)]
+    )
 
 
 def _seed_lanes(seeds: torch.Tensor, user_ids: torch.Tensor | None = None) -> torch.Tensor:

@@ -307,7 +307,7 @@ def isclose(
 
 def _divide(a: Any, b: Any, rounding_mode: str | None) -> Tensor:
     if rounding_mode is None:
-        return torch.div(a, b)
+        return torch.div(a if a.dtype.is_floating_point else to_float32(a), b)  # of integers torch's default dtype
     integers = not (a.dtype.is_floating_point or isinstance(b, float))
     return torch.div(a if integers else to_float32(a), b, rounding_mode=rounding_mode)
 

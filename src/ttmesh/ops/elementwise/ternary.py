@@ -153,7 +153,7 @@ def _check_addcmul(call: Call) -> None:
 def _addcmul(input_a: Tensor, input_b: Tensor, input_c: Tensor, value: float = 1.0) -> Tensor:
     if not input_a.dtype.is_floating_point:
         # A float value reaches the chip as float32.
-        factor = int(torch.tensor(value, dtype=torch.float32)) if isinstance(value, float) else value
+        factor = int(torch.tensor(value, dtype=torch.float32, device="cpu")) if isinstance(value, float) else value
         return input_a + (input_b * input_c) * factor
     return torch.addcmul(to_float32(input_a), to_float32(input_b), to_float32(input_c), value=value)
 

@@ -43,7 +43,7 @@ def make_extremum(choose: Callable[[Tensor, Tensor], Tensor], side: str) -> Call
         if isinstance(b, float) and a.dtype is torch.bfloat16:
             b = _truncate_to_bfloat16(b)
         if a.requires_grad:  # at the bound half of the gradient flows to each operand, as for two tensors
-            return choose(to_float32(a), torch.full((), b, device=a.device))
+            return choose(to_float32(a), torch.full((), b, device=a.device, dtype=torch.float32))
         return (to_float32(a) if isinstance(b, float) else a).clamp(**{side: b})
 
     return compute
@@ -60,7 +60,9 @@ def raise_to_power(a: Any, b: Any) -> Tensor:
 
 def scale_by_power_of_two(a: Tensor, b: Any) -> Tensor:
     """ldexp: a times 2 to the power of b."""
-    return to_float32(a) * torch.exp2(to_float32(b) if isinstance(b, Tensor) else torch.tensor(float(b)))
+    return to_float32(a) * torch.exp2(
+        to_float32(b) if isinstance(b, Tensor) else torch.tensor(float(b), dtype=torch.float32, device="cpu")
+    )
 
 
 def accept_number(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Any], Tensor]:

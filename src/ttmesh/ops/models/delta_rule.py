@@ -32,7 +32,7 @@ def _scan(q: Lanes, k: Lanes, v: Lanes, g: Lanes, beta: Lanes, state: Lanes, chu
     log_decay = g.cumsum(-1)  # logarithm of the decay since the start of the chunk
     causal = torch.ones(chunk, chunk, dtype=torch.bool, device=q.device).tril()
     decay = (log_decay[..., :, None] - log_decay[..., None, :]).masked_fill(~causal, float("-inf")).exp()
-    identity = torch.eye(chunk, device=q.device)
+    identity = torch.eye(chunk, device=q.device, dtype=torch.float32)
     mixing = identity + (fpu.matmul(k, k.mT) * decay * beta[..., None]).tril(-1)
     scaled = torch.cat([v, k * log_decay.exp()[..., None]], -1) * beta[..., None]
     values, keys = torch.split(

@@ -145,7 +145,7 @@ def fused_msda_from_offsets(
     offsets = _unpack(offsets, len(spatial_shapes), 2)
     less = 1 if align_corners else 0
     steps = [[1 / (side - less) if side > less else 0.0 for side in (w, h)] for h, w in spatial_shapes]
-    scale = torch.tensor(steps, device=offsets.device)[None, None, None, :, None]
+    scale = torch.tensor(steps, device=offsets.device, dtype=torch.float32)[None, None, None, :, None]
     if reference_mode == "level":
         start = references[:, :, None, :, None]
     else:
@@ -163,7 +163,7 @@ def _sample(images: Lanes, grid: Lanes, weights: Lanes, sizes: Sizes, align_corn
     batch, queries, heads, levels, points, _ = grid.shape
     weights = weights.reshape(batch, queries, heads, levels, points)
     images = images.reshape(batch, images.shape[1], heads, -1)
-    total, first = torch.zeros((), device=images.device), 0
+    total, first = torch.zeros((), device=images.device, dtype=torch.float32), 0
     for level, (height, width) in enumerate(sizes):
         pixels = images[:, first : first + height * width]
         first += height * width

@@ -66,7 +66,8 @@ def _full_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 )
 def moreh_full_like(input: torch.Tensor, fill_value: float, lane_axes: int) -> torch.Tensor:
     """One value in the shape of another tensor."""
-    return torch.full((*[1] * lane_axes, *input.shape[lane_axes:]), fill_value, device=input.device)
+    dtype = torch.float32 if isinstance(fill_value, float) else torch.int64
+    return torch.full((*[1] * lane_axes, *input.shape[lane_axes:]), fill_value, device=input.device, dtype=dtype)
 
 
 def _arange_lane(

@@ -122,7 +122,7 @@ def embedding_bw(
     (ids, grads), dims = align_and_flatten([input_tensor, output_gradient_tensor], lane_axes)
     devices = ids.shape[0]
     first = torch.arange(devices, device=ids.device).unsqueeze(-1) * length
-    total = torch.zeros(devices * length, width, device=ids.device)
+    total = torch.zeros(devices * length, width, device=ids.device, dtype=torch.float32)
     rows = (ids.reshape(devices, -1).long() + first).flatten()
     total.index_add_(0, rows, grads.float().reshape(-1, width))
     return unflatten_lanes(total.reshape(devices, 1, 1, length, width), dims)

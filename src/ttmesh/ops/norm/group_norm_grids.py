@@ -67,7 +67,7 @@ def _make_mask(
     width = num_channel // cores
     starts = [(g % per_core) * size for g in range(num_groups)]
     tiles_per_group = max((s + size - 1) // tile_width - s // tile_width + 1 for s in range(0, width, size))
-    mask = torch.zeros(1, num_groups, tile_height, tiles_per_group * tile_width)
+    mask = torch.zeros(1, num_groups, tile_height, tiles_per_group * tile_width, dtype=torch.float32, device="cpu")
     for group, start in enumerate(starts):
         offset = start % tile_width
         mask[:, group, :, offset : offset + size] = 1
@@ -118,14 +118,14 @@ def create_group_norm_reciprocals(N: int, C: int, H: int, W: int, num_groups: in
     rows = (core_grid.x // columns) * core_grid.y
     per_group = 1 if rows <= N else rows // N
     count = (C // num_groups) * div_up(H * W, TILE) // per_group
-    return (1.0 / torch.arange(1, count + 1, dtype=torch.float32)).repeat(core_grid.x * core_grid.y, 1)
+    return (1.0 / torch.arange(1, count + 1, dtype=torch.float32, device="cpu")).repeat(core_grid.x * core_grid.y, 1)
 
 
 @name_wrong_types
 def create_layer_norm_reciprocals(device: MeshDevice, core_range_set: CoreRangeSet, width: int) -> Tensor:
     """1, 1/2, …, 1/width on every core of a set, for layer norm by Welford's method."""
     cores = core_range_set.num_cores()
-    values = (1.0 / torch.arange(1, width + 1, dtype=torch.float32)).repeat(cores, 1)
+    values = (1.0 / torch.arange(1, width + 1, dtype=torch.float32, device="cpu")).repeat(cores, 1)
     shards = ShardSpec(core_range_set, (1, width), ShardOrientation.ROW_MAJOR)
     memory_config = MemoryConfig(TensorMemoryLayout.HEIGHT_SHARDED, BufferType.L1, shards)
     return _make_tensor(

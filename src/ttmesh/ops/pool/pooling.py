@@ -99,7 +99,7 @@ def _plan(call: Call, rows: int, final: TensorSpec) -> _PoolPlan:
     else:
         stride = call["stride"]
         dilation, padding = call["dilation"] or (1, 1), call["padding"]
-        image = torch.empty(height, width, device="meta")
+        image = torch.empty(height, width, device="meta", dtype=torch.float32)
         out = _count_windows(image, window, stride, padding, dilation, call["ceil_mode"])
     assert batch * out[0] * out[1] == rows, "windows are counted as the pool counts them"
     shape = PoolShape(out, window, stride)
@@ -264,11 +264,11 @@ def _average_on_fpu(
     around = (top, down, left, across)
     if divisor_override is not None:
         return sum_windows(images, window, stride, around, 1 / divisor_override)
-    ones = torch.ones((1, 1, *images.shape[-2:]), device=images.device)
+    ones = torch.ones((1, 1, *images.shape[-2:]), device=images.device, dtype=torch.float32)
     counted = F.pad(ones, (left, right, top, bottom), value=float(count_include_pad))
     counted = F.pad(counted, (0, across - right, 0, down - bottom)) if (across, down) != (right, bottom) else counted
     counts = F.avg_pool2d(counted, window, stride, 0, False, True, 1)
-    result = torch.zeros((*images.shape[:2], rows, columns), device=images.device)
+    result = torch.zeros((*images.shape[:2], rows, columns), device=images.device, dtype=torch.float32)
     for count in torch.unique(counts).tolist():
         own = sum_windows(images, window, stride, around, 1 / count if count else 0.0)
         result = torch.where(counts == count, own, result)

@@ -116,7 +116,7 @@ def _sample_precomputed(x: Lanes, grid: Lanes, channels_last: bool) -> Lanes:
     top, left, weights = grid_points[..., 0].round().long(), grid_points[..., 1].round().long(), grid_points[..., 2:]
     height, width = x.shape[1:3]
     batch = torch.arange(x.shape[0], device=x.device)[:, None, None]
-    out = torch.zeros(*top.shape, x.shape[-1], device=x.device)
+    out = torch.zeros(*top.shape, x.shape[-1], device=x.device, dtype=torch.float32)
     for i, (row_step, column_step) in enumerate(((0, 0), (0, 1), (1, 0), (1, 1))):
         row, column = top + row_step, left + column_step
         inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)

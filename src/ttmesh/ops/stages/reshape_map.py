@@ -46,8 +46,8 @@ def _segments(page: int, before: tuple[int, int, int], after: tuple[int, int, in
     wide = div_up(after[2], TILE)
     batch, tile = divmod(page, div_up(after[1], TILE) * wide)
     top, left = tile // wide * TILE, tile % wide * TILE
-    rows = torch.arange(top, min(top + TILE, after[1]))[:, None]
-    columns = torch.arange(left, min(left + TILE, after[2]))
+    rows = torch.arange(top, min(top + TILE, after[1]), device="cpu")[:, None]
+    columns = torch.arange(left, min(left + TILE, after[2]), device="cpu")
     flat = ((batch * after[1] + rows) * after[2] + columns).flatten()
     outer, inner = flat // (before[1] * before[2]), flat % (before[1] * before[2])
     high, across = inner // before[2], inner % before[2]

@@ -116,7 +116,9 @@ def enqueue_read_mesh_buffer(buffer: MeshBuffer, *, blocking: bool = True, cq_id
         lanes = mesh.rank_block.gather_all(lanes)
     lanes = lanes.expand(*mesh.shape, lanes.shape[-1])
     datum, (height, width) = config.compute_datum_size_bytes(), config.physical_shard_shape
-    whole = torch.empty(config.global_buffer_shape[0], config.global_buffer_shape[1] * datum, dtype=torch.uint8)
+    whole = torch.empty(
+        config.global_buffer_shape[0], config.global_buffer_shape[1] * datum, dtype=torch.uint8, device="cpu"
+    )
     for (y, x), coords in config.shards(mesh):
         shard = lanes[coords[0].coords()].reshape(height, width * datum)
         whole[y : y + height, x * datum : (x + width) * datum] = shard
@@ -227,7 +229,7 @@ def _write_shards(
         return
     copied = [any(len({coord[axis] for coord in coords}) > 1 for _, coords in placements) for axis in (0, 1)]
     extents = [1 if copied[axis] else mesh.shape[axis] for axis in (0, 1)]
-    lanes = torch.empty(*extents, config.device_local_size, dtype=torch.uint8)
+    lanes = torch.empty(*extents, config.device_local_size, dtype=torch.uint8, device="cpu")
     for coord, shard in shards:
         lanes[coord.coords()] = shard
     _write(buffer, lanes, None, None, blocking, cq_id)

@@ -80,7 +80,7 @@ def _run_divided(mesh: MeshDevice, block: RankBlock, launches: Sequence[Launch],
     except Exception as error:  # raised again once the others know
         outcome, problem = FAILED, error
     axes = len(block.grid)
-    results = block.gather_along(torch.full((1,) * (axes + 1), outcome, dtype=torch.int64))
+    results = block.gather_along(torch.full((1,) * (axes + 1), outcome, dtype=torch.int64, device="cpu"))
     if bool((results == CROSSED).any()):
         _run_to_end(mesh, launches, cells, Frame.of(mesh, whole=True)).commit()
     elif problem is not None:

@@ -107,7 +107,7 @@ def as_torch(values: Any) -> torch.Tensor:
     if isinstance(values, np.ndarray):
         return torch.from_numpy(values if values.flags.writeable else values.copy())
     if isinstance(values, (list, tuple, int, float)):
-        return torch.tensor(values)
+        return torch.tensor(values, dtype=None, device="cpu")  # a list is read as the program's torch reads it
     raise MeshError(
         f"{type(values).__name__} is not a tensor",
         expected="a torch tensor, a numpy array or a list of numbers",
@@ -118,9 +118,9 @@ def as_torch(values: Any) -> torch.Tensor:
 def from_list(data: Sequence[float], shape: Sequence[int], dtype: DataType) -> torch.Tensor:
     """The values of TT-NN's list constructor."""
     is_integer = all(isinstance(item, int) for item in data)
-    return torch.tensor(data, dtype=torch.int64 if is_integer and dtype not in BLOCK_FLOATS else torch.float32).reshape(
-        *shape
-    )
+    return torch.tensor(
+        data, dtype=torch.int64 if is_integer and dtype not in BLOCK_FLOATS else torch.float32, device="cpu"
+    ).reshape(*shape)
 
 
 def _map_lanes(source: torch.Tensor, mapper: TensorToMesh | None) -> MappedLanes:

@@ -36,7 +36,7 @@ def copy_host_to_device_tensor_partial(
     if not pages:
         return
     queue, cell = writable_queue(mesh, cq_id), device_tensor.buffer.cell
-    index = torch.tensor(pages, device=mesh.backend.device)
+    index = torch.tensor(pages, device=mesh.backend.device, dtype=torch.int64)
     axes = mesh.shape.dims()
     new = spec.to_bytes(lanes.to(mesh.backend.device), axes)
 

@@ -65,7 +65,7 @@ class StreamService:
         placements = [Replicate() for _ in range(mesh_device.shape.dims())]
         self._mapper = mapper or create_mesh_mapper(mesh_device, MeshMapperConfig(placements=placements))
         self._spec, self._mesh = global_spec, mesh_device
-        empty = torch.zeros(tuple(global_spec.shape), dtype=torch.int32)
+        empty = torch.zeros(tuple(global_spec.shape), dtype=torch.int32, device="cpu")
         self._tensor = self._distribute(empty).onto(mesh_device)
         page_bytes = self._choose_page(max_socket_page_size_bytes)
         require(

@@ -262,7 +262,7 @@ def allocate_tensor_on_device(*args: Any, **given: Any) -> Tensor:
 def allocate_tensor_on_host(*args: Any, **given: Any) -> Tensor:
     """A host tensor of zeros, with a shard for every device of a mesh."""
     spec, mesh = _spec_and_mesh(*args, **given)
-    lanes = torch.zeros((), dtype=lane_dtype(spec.dtype)).expand(*(1 for _ in mesh.shape), *spec.shape)
+    lanes = torch.zeros((), dtype=lane_dtype(spec.dtype), device="cpu").expand(*(1 for _ in mesh.shape), *spec.shape)
     topology = TensorTopology.create_fully_replicated_tensor_topology(mesh.shape)
     return Tensor.on_host(kind_of(spec, topology), lanes, mesh.shape, mesh.rank_block)
 

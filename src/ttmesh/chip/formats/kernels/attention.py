@@ -51,7 +51,7 @@ def attend(
     if mask is not None:
         mask = mask.float().contiguous().expand(batches, heads, rows, keys)
         mask = mask if mask.stride(-1) == 1 or keys == 1 else mask.contiguous()
-    out = torch.empty(q.shape, dtype=q.dtype)
+    out = torch.empty(q.shape, dtype=q.dtype, device="cpu")
     shape = _AttentionShape(
         *(batches, heads, rows, keys, width),
         *(x for t in (q, k, v) for x in (*t.stride()[:3], t.dtype is torch.bfloat16)),

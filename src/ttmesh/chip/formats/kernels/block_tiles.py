@@ -56,7 +56,7 @@ def supports(values: torch.Tensor, tile: Tile | None = None) -> bool:
 def quantise(values: torch.Tensor, dtype: DataType, packer: str, pad_value: float) -> torch.Tensor:
     """Values on the grid of a block float, as bfloat16."""
     source = values.contiguous()
-    target = torch.empty(source.shape, dtype=torch.bfloat16)
+    target = torch.empty(source.shape, dtype=torch.bfloat16, device="cpu")
     columns = source.shape[-1] if source.dim() else 1
     rows = source.numel() // columns
     # Results of small ops come here: every microsecond shows.
@@ -71,7 +71,7 @@ def pack(matrices: torch.Tensor, dtype: DataType, tile: Tile, pad_value: float) 
     source = matrices.contiguous()
     count, rows, columns = source.shape
     down, across = _tiles(rows, columns, tile)
-    target = torch.empty((count, down * across * tile_bytes(dtype, tile)), dtype=torch.uint8)
+    target = torch.empty((count, down * across * tile_bytes(dtype, tile)), dtype=torch.uint8, device="cpu")
     tiling = _make_tiling(rows, columns, dtype, tile)
     team = threads.share(count * down, source.nbytes)
     options = ctypes.byref(tiling), _narrow(source), _width(dtype), _bits(pad_value)
@@ -82,7 +82,7 @@ def pack(matrices: torch.Tensor, dtype: DataType, tile: Tile, pad_value: float) 
 def unpack(packed: torch.Tensor, shape: tuple[int, int], dtype: DataType, tile: Tile) -> torch.Tensor:
     """Packed tiles [n, bytes] as matrices [n, H, W]."""
     source = packed.contiguous()
-    target = torch.empty((source.shape[0], *shape), dtype=torch.bfloat16)
+    target = torch.empty((source.shape[0], *shape), dtype=torch.bfloat16, device="cpu")
     tiling = _make_tiling(*shape, dtype, tile)
     strips = source.shape[0] * _tiles(*shape, tile)[0]
     team = threads.share(strips, target.nbytes)

@@ -67,7 +67,7 @@ def multiply(
     """
     a = a if a.stride(-1) == 1 or a.shape[-1] == 1 else a.contiguous()
     batches, rows, depth = a.shape
-    out = torch.empty(batches, rows, b.shape[-1], dtype=torch.bfloat16 if packed else torch.float32)
+    out = torch.empty(batches, rows, b.shape[-1], dtype=torch.bfloat16 if packed else torch.float32, device="cpu")
     if out.numel() == 0:
         return out
     at_once = max(1, PACKED_BYTES // max(1, rows * depth * 4 * masks.terms))  # whole batches
@@ -84,7 +84,7 @@ def multiply(
 def pack_bfloat16(dest: torch.Tensor) -> torch.Tensor:
     """Registers as the packer writes bfloat16."""
     dest = dest.contiguous()
-    packed = torch.empty(dest.shape, dtype=torch.bfloat16)
+    packed = torch.empty(dest.shape, dtype=torch.bfloat16, device="cpu")
     team = threads.share(dest.numel(), dest.nbytes)
     _function("pack_bfloat16")(ctypes.byref(team), dest.data_ptr(), packed.data_ptr(), dest.numel())
     return packed

@@ -53,7 +53,11 @@ def multiply(
     """Destination registers after [n, M, K] @ [n, K, N] of unpacked float32 operands, on top of `dest`."""
     a, b = _neighbours(a), _neighbours(b)
     batches, rows, depth = a.shape
-    out = torch.empty(batches, rows, b.shape[-1]) if dest is None else dest.clone(memory_format=torch.contiguous_format)
+    out = (
+        torch.empty(batches, rows, b.shape[-1], dtype=torch.float32, device="cpu")
+        if dest is None
+        else dest.clone(memory_format=torch.contiguous_format)
+    )
     if out.numel() == 0:
         return out
     if batches > 1 and batches * rows * depth * _PREPARED > PACKED_BYTES:

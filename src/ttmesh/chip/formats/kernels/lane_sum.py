@@ -122,7 +122,7 @@ def _kernel(
     whole = ctypes.cast(ctypes.pointer(_Sum(described, *narrow)), ctypes.c_void_p)  # the quickest to hand over
     target_shape = (1 if 0 in axes else rows, 1 if 1 in axes else columns, *local)
     # Copying the look of a tensor takes half the time of naming it; this one has the look without the memory.
-    like, empty_like = torch.empty((), dtype=out_dtype).expand(target_shape), torch.empty_like
+    like, empty_like = torch.empty((), dtype=out_dtype, device="cpu").expand(target_shape), torch.empty_like
     alone, together, team = compiled.lane_sum_whole, compiled.lane_sum_team, threads.team
     if size_bytes < threads.SPLIT_BYTES:
 

@@ -52,7 +52,7 @@ def multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """[..., M, K] @ [..., K, N], contiguous; per element one chain of multiply-adds for every 512 of K, then their sum."""
     plan = _plan(a.shape, a.stride(), b.shape, b.stride())
     assert plan is not None, "called without asking supports()"
-    out = torch.empty(plan.result)
+    out = torch.empty(plan.result, dtype=torch.float32, device="cpu")
     count = min(torch.get_num_threads(), plan.most_threads)
     team = threads.Threads(threads.parallel() if count > 1 else None, count, 1)
     pointers = a.data_ptr(), b.data_ptr(), out.data_ptr()

@@ -31,10 +31,10 @@ def tilize(values: torch.Tensor, tile: Tile, pad_value: float) -> torch.Tensor:
     source = values.contiguous()
     rows, columns = source.shape[-2:]
     height, width = padded_shape((rows, columns), tile)
-    target = torch.empty((*source.shape[:-2], height * width), dtype=source.dtype)
+    target = torch.empty((*source.shape[:-2], height * width), dtype=source.dtype, device="cpu")
     if target.numel() == 0:
         return target
-    padding = torch.full((FACE_WIDTH,), pad_value, dtype=source.dtype)
+    padding = torch.full((FACE_WIDTH,), pad_value, dtype=source.dtype, device="cpu")
     if source.numel() == 0:
         return target.copy_(padding[0])
     tiling = _TileWork(rows, columns, *tile.tile_shape, tile.face_shape[0])
@@ -48,7 +48,7 @@ def tilize(values: torch.Tensor, tile: Tile, pad_value: float) -> torch.Tensor:
 def untilize(elements: torch.Tensor, shape: tuple[int, int], tile: Tile) -> torch.Tensor:
     """Elements [..., padded H * padded W] in tile order as matrices [..., H, W]."""
     source = elements.contiguous()
-    target = torch.empty((*source.shape[:-1], *shape), dtype=source.dtype)
+    target = torch.empty((*source.shape[:-1], *shape), dtype=source.dtype, device="cpu")
     if target.numel() == 0:
         return target
     tiling = _TileWork(*shape, *tile.tile_shape, tile.face_shape[0])

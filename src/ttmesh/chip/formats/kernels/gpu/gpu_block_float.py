@@ -435,4 +435,4 @@ def _width(dtype: DataType) -> int:
 
 def warm_up() -> None:
     """Compile and launch once: what cannot work here fails now."""
-    quantise(torch.ones((1, 16), device="cuda"), bfloat8_b, "device", 0.0)
+    quantise(torch.ones((1, 16), device="cuda", dtype=torch.float32), bfloat8_b, "device", 0.0)

@@ -118,5 +118,8 @@ def write_rows(
 
 def warm_up() -> None:
     """Compile and launch once: what cannot work here fails now."""
-    cache, zeros = torch.zeros((1, 1, 1, 1, 1, 16), device="cuda"), torch.zeros((1, 1, 1), dtype=torch.int64).cuda()
+    cache, zeros = (
+        torch.zeros((1, 1, 1, 1, 1, 16), device="cuda", dtype=torch.float32),
+        torch.zeros((1, 1, 1), dtype=torch.int64, device="cpu").cuda(),
+    )
     write_rows(cache, zeros, zeros, cache[:, :, 0], None, torch.zeros((2, 2), dtype=torch.int64, device="cuda"))

@@ -52,7 +52,7 @@ def multiply(
         max(TILE, depth + -depth % TILE),
     )
     if dest is None:
-        out = torch.empty(batches, padded_rows, padded_columns, device=a.device)
+        out = torch.empty(batches, padded_rows, padded_columns, device=a.device, dtype=torch.float32)
     else:
         out = pad(dest, (0, padded_columns - columns, 0, padded_rows - rows)).contiguous()
     if out.numel() == 0:
@@ -77,7 +77,10 @@ def _prepare(
     """Upper bits, lower bits and exponents [n, K, extent], padded; n is 1 for one matrix that stands for all."""
     source = (values[:1] if values.stride(0) == 0 else values).contiguous()
     shape = len(source), deep, padded
-    high, low = torch.empty(shape, device=values.device), torch.empty(shape, device=values.device)
+    high, low = (
+        torch.empty(shape, device=values.device, dtype=torch.float32),
+        torch.empty(shape, device=values.device, dtype=torch.float32),
+    )
     exponents = torch.empty(shape, dtype=torch.int32, device=values.device)
     _kernel(f"prepare<{is_src_a}>")(
         grid=(-(-padded // THREADS), deep, len(source)),
@@ -100,5 +103,5 @@ def _source() -> str:
 
 def warm_up() -> None:
     """Compile and launch once: what cannot work here fails now."""
-    ones = torch.ones((1, 32, 32), device="cuda")
+    ones = torch.ones((1, 32, 32), device="cuda", dtype=torch.float32)
     multiply(ones, ones, None, phases=1, fp32_dest=False, fault=False)

@@ -157,7 +157,7 @@ def _wide(dtype: torch.dtype) -> object:
 
 def warm_up() -> None:
     """Compile and launch once: what cannot work here fails now."""
-    lanes = torch.ones((1, 2, 32), device="cuda")
+    lanes = torch.ones((1, 2, 32), device="cuda", dtype=torch.float32)
     kernel = kernel_for(lanes, (1,), torch.float32)
     assert kernel is not None, "a lane is one piece of memory"
     kernel(lanes)

@@ -121,5 +121,5 @@ def reorder_tiles(values: torch.Tensor, height: int, width: int, *, to_tiles: bo
 
 def warm_up() -> None:
     """Compile and launch once: what cannot work here fails now."""
-    swap_rows(torch.ones((2, 2, 4), device="cuda"), 0, 1)
-    reorder_tiles(torch.ones((32, 32), device="cuda"), 32, 32, to_tiles=True)
+    swap_rows(torch.ones((2, 2, 4), device="cuda", dtype=torch.float32), 0, 1)
+    reorder_tiles(torch.ones((32, 32), device="cuda", dtype=torch.float32), 32, 32, to_tiles=True)
