@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 
 import pytest
 
@@ -325,3 +327,11 @@ def test_a_custom_system_shape_can_be_opened() -> None:
     settings.override("TTMESH_SYSTEM", "4x8")
     with create_mesh_device() as mesh:
         assert mesh.shape == MeshShape(4, 8)
+
+
+def test_a_program_that_leaves_its_device_open_ends_without_a_message():
+    program = "from ttmesh.mesh.device.opening import open_device; device = open_device(device_id=0)"
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")

@@ -11,6 +11,7 @@ from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
 from ttmesh.base.dtypes import Arch
 from ttmesh.base.errors import MeshError
 from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.mesh.functions.queue_functions import takes_queue
 
 TILE = 32
 MAX_TILIZE_CORES = 4
@@ -71,6 +72,7 @@ def select_moe_cores(mesh: MeshDevice, combine_cores: int, hidden_size: int, mux
     )
 
 
+@takes_queue
 @name_wrong_types
 def get_moe_combine_cores(
     mesh_device: MeshDevice,
@@ -84,6 +86,7 @@ def get_moe_combine_cores(
     return [CoreCoord(x, y) for x, y in select_moe_cores(mesh_device, count, hidden_size, mux_core_range_set).combine]
 
 
+@takes_queue
 @name_wrong_types
 def get_moe_tilize_drain_core(
     mesh_device: MeshDevice,
@@ -97,6 +100,7 @@ def get_moe_tilize_drain_core(
     return CoreCoord(*select_moe_cores(mesh_device, count, hidden_size, mux_core_range_set).tilize[0])
 
 
+@takes_queue
 @name_wrong_types
 def get_moe_worker_mcast_bounding_box(
     mesh_device: MeshDevice,

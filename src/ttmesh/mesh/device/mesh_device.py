@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import sys
 import time
 import weakref
 from collections.abc import Hashable, Iterable
@@ -403,7 +404,7 @@ class MeshDevice(ChipView, CoreView):
         self.heap.close()
         if self.claim is not None:
             self.claim.release()
-        if self.parent is None:
+        if self.parent is None and not sys.is_finalizing():  # a process that ends frees its heap by itself
             self.backend.release()
 
     def __del__(self) -> None:

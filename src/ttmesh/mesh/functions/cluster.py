@@ -8,6 +8,7 @@ from ttmesh.base.dtypes import Arch, BufferType, PrintedEnum
 from ttmesh.base.errors import MeshError
 from ttmesh.chip.catalogue import current_system
 from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.mesh.functions.queue_functions import takes_queue
 
 
 class ClusterType(PrintedEnum):
@@ -114,6 +115,7 @@ def get_allocator_base_address(device: MeshDevice, buffer_type: BufferType) -> i
     return device.heap.map.banks[buffer_type].start
 
 
+@takes_queue
 def is_tensor_prefetcher_supported(mesh_device: MeshDevice) -> bool:
     """Whether DRAM cores can prefetch tensors: no, for those of Blackhole are not emulated; programs then go without."""
     return False

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 from ttmesh.base.argument_types import name_wrong_types
 from ttmesh.base.errors import QueueError
@@ -15,6 +16,9 @@ from ttmesh.mesh.queue.command_queue import Cells, Command, CommandQueue
 from ttmesh.mesh.queue.events import MeshEvent
 from ttmesh.mesh.queue.trace import make_capture_error
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 
 @contextmanager
 def command_queue(cq_id: int) -> Iterator[None]:
@@ -24,6 +28,21 @@ def command_queue(cq_id: int) -> Iterator[None]:
         yield
     finally:
         current_queue_id.reset(token)
+
+
+def takes_queue(function: Callable[P, R]) -> Callable[P, R]:
+    """The function; `queue_id` or `cq_id` names the queue that it uses, as for every registered operation of TT-NN."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        name = "queue_id" if "queue_id" in kwargs else "cq_id"
+        queue = kwargs.pop(name, None)
+        if queue is None:
+            return function(*args, **kwargs)
+        with command_queue(queue):  # type: ignore[arg-type]
+            return function(*args, **kwargs)
+
+    return call
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from ttmesh.base.cores import CoreRangeSet
 from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout, TensorMemoryLayout
 from ttmesh.base.errors import MeshError, require
 from ttmesh.chip.formats.storage import to_lane
+from ttmesh.mesh.functions.queue_functions import takes_queue
 from ttmesh.tensor import operators
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.calls.gate import DeviceOperation, TensorFunction
@@ -68,6 +69,7 @@ def to_layout(
     return _on_host(tensor, spec)
 
 
+@takes_queue
 @name_wrong_types
 def to_dtype(tensor: Tensor, dtype: DataType) -> Tensor:
     """A host tensor in another format; block floats become tiles."""

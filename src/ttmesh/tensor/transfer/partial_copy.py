@@ -6,12 +6,14 @@ import torch
 
 from ttmesh.base.cores import CoreRangeSet
 from ttmesh.base.errors import MeshError
+from ttmesh.mesh.functions.queue_functions import takes_queue
 from ttmesh.mesh.queue.command_queue import Cells, Command
 from ttmesh.tensor.distribution.lane_transfers import on_present, writable_queue
 from ttmesh.tensor.tensor import Tensor
 from ttmesh.tensor.transfer.transfers import lanes_for
 
 
+@takes_queue
 def copy_host_to_device_tensor_partial(
     host_tensor: Tensor, device_tensor: Tensor, logical_core_filter: CoreRangeSet, cq_id: int | None = None
 ) -> None:

@@ -12,6 +12,7 @@ from ttmesh.base.argument_types import name_wrong_types, refuse_plain_values
 from ttmesh.base.dtypes import DataType, Layout, PrintedEnum
 from ttmesh.base.errors import MeshError
 from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.mesh.functions.queue_functions import takes_queue
 from ttmesh.tensor.distribution.mappers import ReplicateTensorToMeshWrapper
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
@@ -47,6 +48,7 @@ class DumpTensorMode(PrintedEnum):
     LOCAL = 1
 
 
+@takes_queue
 @name_wrong_types
 def dump_tensor(
     file_name: str | Path, tensor: Tensor, *, mode: DumpTensorMode = DumpTensorMode.DISTRIBUTED_GATHER
@@ -91,6 +93,7 @@ def _unwritable(path: Path, problem: Exception) -> MeshError:
     )
 
 
+@takes_queue
 @name_wrong_types
 def load_tensor(file_name: str | Path, *, device: MeshDevice | None = None) -> Tensor:
     """Read a tensor that `dump_tensor` wrote, and move it to a device if one is given."""
@@ -141,6 +144,7 @@ def _read_earlier(path: Path, device: MeshDevice | None) -> Tensor:
         raise DescriptionError(f"{path}: {problem.wrong}", expected=problem.expected, fix=problem.fix) from None
 
 
+@takes_queue
 @name_wrong_types
 def as_tensor(
     tensor: Any,

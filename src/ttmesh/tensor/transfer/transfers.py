@@ -13,6 +13,7 @@ from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.chip.formats.storage import lane_dtype
 from ttmesh.chip.formats.tiles import Tile, tile_bytes
 from ttmesh.mesh.device.mesh_device import MeshDevice
+from ttmesh.mesh.functions.queue_functions import takes_queue
 from ttmesh.mesh.queue.command_queue import Cells, Command
 from ttmesh.tensor.calls.launch_op import report, separate
 from ttmesh.tensor.calls.operation import Operation
@@ -33,6 +34,7 @@ from ttmesh.tensor.transfer.upload_plans import keep_plan, upload_again
 
 
 @transfer("ttnn.from_torch")
+@takes_queue
 def from_torch(
     tensor: Any,
     dtype: DataType | None = None,
@@ -128,6 +130,7 @@ def _copies_at_once(values: torch.Tensor, device: MeshDevice | None) -> bool:
 
 
 @transfer("ttnn.to_torch")
+@takes_queue
 def to_torch(
     tensor: Tensor,
     dtype: torch.dtype | None = None,
@@ -159,6 +162,7 @@ def to_torch(
 
 
 @transfer("ttnn.to_device")
+@takes_queue
 @name_wrong_types
 def to_device(
     tensor: Tensor, device: MeshDevice, memory_config: MemoryConfig | None = None, *, queue_id: int | None = None
@@ -173,6 +177,7 @@ def to_device(
 
 
 @transfer("ttnn.from_device")
+@takes_queue
 @name_wrong_types
 def from_device(tensor: Tensor, blocking: bool = True, *, queue_id: int | None = None) -> Tensor:
     """A device tensor on the host; without blocking its values arrive when they are first read."""
@@ -182,6 +187,7 @@ def from_device(tensor: Tensor, blocking: bool = True, *, queue_id: int | None =
     return host
 
 
+@takes_queue
 def copy_host_to_device_tensor(host_tensor: Tensor, device_tensor: Tensor, cq_id: int | None = None) -> None:
     """Overwrite a device tensor with host values, at its address."""
     mesh, lanes = lanes_for(host_tensor, device_tensor)
@@ -217,6 +223,7 @@ def lanes_for(host_tensor: Tensor, device_tensor: Tensor) -> tuple[MeshDevice, t
     )
 
 
+@takes_queue
 def copy_device_to_host_tensor(
     device_tensor: Tensor, host_tensor: Tensor, blocking: bool = True, cq_id: int | None = None
 ) -> None:
@@ -250,6 +257,7 @@ def copy_device_to_host_tensor(
         queue.finish_through(command)
 
 
+@takes_queue
 def allocate_tensor_on_device(*args: Any, **given: Any) -> Tensor:
     """Memory without values: `(tensor_spec, mesh_device)` or `(shape, dtype, layout, mesh_device, memory_config)`."""
     spec, mesh = _spec_and_mesh(*args, **given)
@@ -259,6 +267,7 @@ def allocate_tensor_on_device(*args: Any, **given: Any) -> Tensor:
     return Tensor.on_device(kind_of(spec, topology), buffer, mesh)
 
 
+@takes_queue
 def allocate_tensor_on_host(*args: Any, **given: Any) -> Tensor:
     """A host tensor of zeros, with a shard for every device of a mesh."""
     spec, mesh = _spec_and_mesh(*args, **given)
@@ -268,12 +277,14 @@ def allocate_tensor_on_host(*args: Any, **given: Any) -> Tensor:
 
 
 @transfer("ttnn.deallocate")
+@takes_queue
 @name_wrong_types
 def deallocate(tensor: Tensor, force: bool = True) -> None:
     """Free a tensor's memory, and with it that of every tensor on the same buffer."""
     tensor.deallocate(force)
 
 
+@takes_queue
 @name_wrong_types
 def reallocate(tensor: Tensor, memory_config: MemoryConfig | None = None) -> Tensor:
     """The same values at a new address, after the old memory was freed; as they are, if another tensor is on it."""
