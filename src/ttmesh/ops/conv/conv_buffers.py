@@ -35,7 +35,7 @@ def choose_blocks(window: Window, cores: ParallelConfig, options: Conv2dConfig) 
     if cores.layout is HEIGHT:
         channels = round_up(window.in_channels, window.channel_step)
         if window.depthwise:
-            width = channels * (kernel_width if _can_coalesce(window) else 1)
+            width = channels * (kernel_width if _can_coalesce(window, cores) else 1)
         else:
             width = channels * kernel_width * (kernel_height if options.enable_activation_reuse else 1)
     elif cores.layout is BLOCK:
@@ -47,9 +47,13 @@ def choose_blocks(window: Window, cores: ParallelConfig, options: Conv2dConfig) 
     return Blocks(rows, columns, act_rows, div_up(width, TILE))
 
 
-def _can_coalesce(window: Window) -> bool:
-    """Whether all taps of a row of a depthwise kernel are read as one stick."""
-    return window.kernel[1] > 1 and window.in_channels % TILE == 0
+def _can_coalesce(window: Window, cores: ParallelConfig) -> bool:
+    """Whether all taps of a row of a depthwise kernel are read as one stick: in whole tiles, in one read of the NoC."""
+    if not window.depthwise or cores.layout is not HEIGHT or window.kernel[1] == 1 or window.dilation[1] != 1:
+        return False
+    channels = round_up(window.in_channels, window.channel_step)
+    stick_bytes = channels * (4 if window.dtype is DataType.FLOAT32 else 2) * window.kernel[1]
+    return channels % TILE == 0 and stick_bytes <= window.noc_burst
 
 
 def circular_buffers(
@@ -86,6 +90,17 @@ def circular_buffers(
     if options.config_tensors_in_dram:
         total += blocks.rows * TILE * INDEX_BYTES
     return total + SCRATCHPAD
+
+
+def halo_buffers(window: Window, cores: ParallelConfig, layout: Layout) -> int:
+    """Bytes per core for the rows of neighbours: two pixels of padding, and twice two rows of tiles to take apart."""
+    if window.is_matmul:
+        return 0
+    step = TILE if cores.layout is WIDTH or layout is Layout.TILE else window.channel_step
+    channels = round_up(window.in_channels, cores.input_cores * step) // cores.input_cores
+    dtype = DataType.FLOAT32 if window.dtype is DataType.FLOAT32 else DataType.BFLOAT16
+    padding = 2 * channels * (4 if dtype is DataType.FLOAT32 else 2)
+    return padding + (4 * div_up(channels, TILE) * _tile_bytes(dtype) if layout is Layout.TILE else 0)
 
 
 def _size_matmul_buffers(
@@ -132,7 +147,7 @@ def _tile_bytes(dtype: DataType) -> int:
 def _count_weight_tiles(
     window: Window, cores: ParallelConfig, options: Conv2dConfig, blocks: Blocks, steps: int
 ) -> int:
-    coalesced = window.depthwise and cores.layout is HEIGHT and _can_coalesce(window)
+    coalesced = _can_coalesce(window, cores)
     if window.depthwise:
         inner = blocks.act_rows * (window.kernel[1] if coalesced else 1)
     else:
@@ -154,7 +169,7 @@ def _size_partials(
 ) -> int:
     """Bytes of partial sums; 0 if the result's own buffer can hold them."""
     if window.depthwise:
-        needs_scratch = cores.layout is HEIGHT and not _can_coalesce(window) and steps > 1
+        needs_scratch = cores.layout is HEIGHT and not _can_coalesce(window, cores) and steps > 1
         return blocks.act_rows * blocks.act_columns * _tile_bytes(window.out_dtype) if needs_scratch else 0
     if cores.layout is HEIGHT:
         passes = 1 if options.enable_activation_reuse else window.kernel[0]  # one pass holds every tap

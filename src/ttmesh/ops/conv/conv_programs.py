@@ -26,8 +26,7 @@ def is_matmul(kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[i
 
 
 def _is_matmul_call(call: Call) -> bool:
-    plain = is_matmul(call["kernel"], call["stride"], call["dilation"], call["padding"])
-    return plain and not call["transposed"] and call.specs[0].memory_config.interleaved
+    return call["read_spec"] is None and call.specs[0].memory_config.interleaved
 
 
 def conv_programs(call: Call) -> tuple[Hashable, ...]:

@@ -7,12 +7,15 @@ from dataclasses import dataclass, replace
 
 from ttmesh.base.core_work import num_cores_to_corerangeset
 from ttmesh.base.cores import CoreCoord, CoreRange, CoreRangeSet
-from ttmesh.base.dtypes import BufferType, DataType, Layout, ShardOrientation, TensorMemoryLayout
+from ttmesh.base.dtypes import Arch, BufferType, DataType, Layout, ShardOrientation, TensorMemoryLayout
+from ttmesh.chip.formats.tiles import Tile, tile_bytes
 from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
 from ttmesh.tensor.spec.shard_config import div_up, round_up
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 TILE = 32
+L1_STEP = 8  # channels of the smallest piece that L1 can be read by: 16 B of bfloat16
+NOC_BURSTS = {Arch.WORMHOLE_B0: 8192, Arch.BLACKHOLE: 16384}  # bytes that a core reads at once
 HEIGHT, WIDTH, BLOCK = (
     TensorMemoryLayout.HEIGHT_SHARDED,
     TensorMemoryLayout.WIDTH_SHARDED,
@@ -35,12 +38,14 @@ class Window:
     has_bias: bool = False
     is_matmul: bool = False  # a 1 x 1 kernel with stride 1 and no padding: TT-NN runs a matmul
     depthwise: bool = False  # one row of taps, one group per channel: TT-NN has a special program for it
-    channel_step: int = 8  # the input's channels are divided in multiples of this; 32 for tiles that are not sliced
+    channel_step: int = (
+        L1_STEP  # the input's channels are divided in multiples of this; 32 for tiles that are not sliced
+    )
+    noc_burst: int = NOC_BURSTS[Arch.WORMHOLE_B0]
     out_size: tuple[int, int] = (1, 1)  # of one image
     padded_size: tuple[int, int] = (1, 1)  # of one image with its padding
-    stride: tuple[int, int] = (1, 1)
+    stride: tuple[int, int] = (1, 1)  # 1 if transposed: zeros between pixels are in the padded size
     dilation: tuple[int, int] = (1, 1)
-    transposed: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,8 +93,14 @@ def make_parallel_config(
     *,
     transpose_shards: bool = False,
     block_height: int = 0,
+    core_grid: CoreRangeSet | None = None,
 ) -> ParallelConfig:
-    """The cores over which a layout shards the input and the outputs."""
+    """The cores over which a layout shards the input and the outputs; `core_grid` sets those of the input."""
+    if core_grid is not None:
+        columns = layout is BLOCK and transpose_shards
+        orientation = ShardOrientation.COL_MAJOR if columns else ShardOrientation.ROW_MAJOR
+        given = MemoryConfig(layout, BufferType.L1, ShardSpec(core_grid, (TILE, TILE), orientation))
+        return follow_shards(given, window, grid)
     rows, channels = div_up(window.rows, TILE), div_up(window.out_channels, TILE)
     multiple = max(block_height // TILE, 1)
     all_cores = grid.x * grid.y
@@ -153,8 +164,6 @@ def read_parallel_config(config: MemoryConfig) -> ParallelConfig:
 
 def count_halo_rows(window: Window, cores_rows: int) -> int:
     """Rows of the padded input between the first and the last that a core reads, on the core that reaches furthest."""
-    if window.transposed:
-        return div_up(window.input_rows, cores_rows)
     per_core = div_up(div_up(window.rows, TILE), cores_rows) * TILE
     (out_height, out_width), (height, width) = window.out_size, window.padded_size
 
@@ -198,32 +207,46 @@ def count_halo_bytes(window: Window, config: ParallelConfig) -> int:
     return count_halo_rows(window, config.cores_rows) * channels * (4 if window.dtype is DataType.FLOAT32 else 2)
 
 
+def count_input_bytes(window: Window, config: ParallelConfig) -> int:
+    """Bytes per core of the input's shards."""
+    rows = round_up(window.input_rows, config.cores_rows * TILE) // config.cores_rows
+    step = TILE if config.layout is WIDTH else window.channel_step
+    channels = round_up(window.in_channels, config.input_cores * step) // config.input_cores
+    size = rows * channels * (4 if window.dtype is DataType.FLOAT32 else 2)
+    return size // 2 if window.dtype is DataType.BFLOAT8_B else size
+
+
+def size_result(window: Window, config: ParallelConfig) -> int:
+    """Bytes per core of the result's shards."""
+    shards = config.memory(window.rows, window.out_channels).shard_spec
+    assert shards is not None, "memory() returns a sharded config"
+    tiles = div_up(shards.shape[0], TILE) * div_up(shards.shape[1], TILE)
+    return tiles * tile_bytes(window.out_dtype, Tile((TILE, TILE)))
+
+
 def choose_layout(
     window: Window,
     grid: CoreCoord,
     *,
     transpose_shards: bool,
     block_height: int,
-    buffers: Callable[[ParallelConfig], int],
+    needs: Callable[[ParallelConfig], int],
 ) -> ParallelConfig:
-    """The layout that needs the least L1, as TT-NN's auto-sharding decides.
+    """The layout that needs the least L1, as TT-NN's auto-sharding decides; rows of depthwise taps only have height.
 
     Args:
-        buffers: bytes of circular buffers per core under a layout.
+        needs: bytes of L1 per core under a layout.
     """
 
-    def cost(config: ParallelConfig) -> int:
-        shards = config.memory(window.rows, window.out_channels).shard_spec
-        assert shards is not None, "memory() returns a sharded config"
-        return buffers(config) + shards.shape[0] * shards.shape[1] * 2
+    def make(layout: TensorMemoryLayout) -> ParallelConfig:
+        return make_parallel_config(layout, window, grid, transpose_shards=transpose_shards, block_height=block_height)
 
-    options = {
-        layout: make_parallel_config(layout, window, grid, transpose_shards=transpose_shards, block_height=block_height)
-        for layout in (HEIGHT, BLOCK, WIDTH)
-    }
-    best = options[HEIGHT]
-    if cost(options[BLOCK]) < cost(best) and options[BLOCK].cores >= grid.x:
-        best = options[BLOCK]
-    if cost(options[WIDTH]) < cost(best) and not window.is_matmul:
-        best = options[WIDTH]
+    best = make(HEIGHT)
+    if window.depthwise:
+        return best
+    block, width = make(BLOCK), make(WIDTH)
+    if needs(block) < needs(best) and block.cores >= grid.x:
+        best = block
+    if needs(width) < needs(best) and not window.is_matmul:
+        best = width
     return best

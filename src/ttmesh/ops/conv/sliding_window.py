@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor as Lanes
 from torch.nn import functional as F
 
-from ttmesh.base.cores import CoreCoord
-from ttmesh.base.dtypes import BLOCK_FLOATS, BufferType, DataType, Layout
+from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.chip.numerics import fpu
 from ttmesh.mesh.device.mesh_device import MeshDevice
@@ -21,31 +19,19 @@ from ttmesh.ops.configs.compute_config import WormholeComputeKernelConfig
 from ttmesh.ops.configs.conv_config import (
     Conv2dConfig,
     Op2DSliceConfig,
-    Op2DSliceType,
     PaddingMode,
     output_size,
     transposed_size,
 )
 from ttmesh.ops.conv import conv_weights
-from ttmesh.ops.conv.conv_buffers import circular_buffers
+from ttmesh.ops.conv.conv_memory import choose_memory
 from ttmesh.ops.conv.conv_programs import conv_programs, conv_stages, copy_tiles, is_matmul
-from ttmesh.ops.conv.conv_sharding import (
-    BLOCK,
-    HEIGHT,
-    TILE,
-    WIDTH,
-    ParallelConfig,
-    Window,
-    choose_layout,
-    count_halo_bytes,
-    follow_shards,
-    make_halo_spec,
-    make_parallel_config,
-)
+from ttmesh.ops.conv.conv_sharding import L1_STEP, NOC_BURSTS, TILE, WIDTH, Window
+from ttmesh.ops.conv.conv_slices import Images
 from ttmesh.ops.lane_functions.fpu_windows import convolve_on_fpu
 from ttmesh.ops.lane_functions.lane_broadcast import common_mesh_dims
 from ttmesh.tensor.calls.operation import Call
-from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
+from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 from ttmesh.tensor.transfer.transfers import deallocate, to_device
@@ -182,98 +168,6 @@ def _spread_pixels(images: Lanes, stride: Two, reach: Sequence[int], output_padd
     return F.pad(spread, (reach[1], reach[1] + output_padding[1], reach[0], reach[0] + output_padding[0]))
 
 
-def _choose_cores(
-    window: Window, config: Conv2dConfig, compute: WormholeComputeKernelConfig, grid: CoreCoord
-) -> ParallelConfig:
-    layout, block_height, transpose_shards = config.shard_layout, config.act_block_h_override, config.transpose_shards
-    if layout is not None:
-        return make_parallel_config(layout, window, grid, transpose_shards=transpose_shards, block_height=block_height)
-
-    def buffers(cores: ParallelConfig) -> int:
-        return circular_buffers(window, cores, config, compute) + count_halo_bytes(window, cores)
-
-    return choose_layout(window, grid, transpose_shards=transpose_shards, block_height=block_height, buffers=buffers)
-
-
-def _choose_slice(
-    window: Window,
-    out: Two,
-    config: Conv2dConfig,
-    compute: WormholeComputeKernelConfig,
-    slices: Op2DSliceConfig | None,
-    grid: CoreCoord,
-    l1_bytes: int,
-) -> tuple[Window, ParallelConfig]:
-    """One slice of the fewest that fit, and its cores."""
-    asked_for_width = slices is not None and slices.slice_type is Op2DSliceType.DRAM_WIDTH
-    slice_width = asked_for_width or (slices is None and out[0] < out[1])
-    max_slices = out[1] if slice_width else out[0]
-    num_slices = 1
-    while True:
-        slice_window = _take_slice(window, num_slices)
-        cores = _choose_cores(slice_window, config, compute, grid)
-        needed = circular_buffers(slice_window, cores, config, compute) + count_halo_bytes(slice_window, cores)
-        if needed <= l1_bytes * 3 // 4 or (
-            num_slices == max_slices and needed <= l1_bytes
-        ):  # a quarter is left for tensors
-            return slice_window, cores
-        if num_slices == max_slices:
-            raise MeshError(
-                f"DRAM Auto slice could not find valid slice configuration. Tried up to {max_slices} slices for "
-                f"{'width' if slice_width else 'height'}-slicing on output dimension {max_slices}. Available L1: "
-                f"{l1_bytes} bytes. "
-                "Operation requires more memory than available even with maximum slicing.",
-                expected=f"at most {l1_bytes} B per core, not {needed}",
-                fix="Choose another shard_layout or a smaller act_block_h_override.",
-            )
-        num_slices = min(2 * num_slices, max_slices)
-
-
-def _choose_memory(
-    x: Tensor,
-    on_host: bool,
-    window: Window,
-    out: Two,
-    config: Conv2dConfig,
-    compute: WormholeComputeKernelConfig,
-    memory: MemoryConfig | None,
-    slices: Op2DSliceConfig | None,
-) -> tuple[MemoryConfig, int, TensorSpec | None]:
-    """Memory of the result, bytes of circular buffers per core, and the rows that the convolution reads."""
-    mesh = x.device()
-    assert mesh is not None, "the input was moved to the device"
-    grid, input_memory = mesh.compute_with_storage_grid_size(), x.memory_config()
-    in_l1 = on_host or input_memory.is_l1()
-    if slices is not None:
-        in_l1 = slices.slice_type is Op2DSliceType.L1_FULL
-    elif window.is_matmul and not input_memory.is_sharded():  # a linear, unless shards are asked for
-        in_l1 = config.shard_layout in (HEIGHT, BLOCK) or (in_l1 and config.shard_layout is WIDTH)
-    if (
-        input_memory.is_sharded()
-        and input_memory.shard_spec is not None
-        and not config.reshard_if_not_optimal
-        and input_memory.is_l1()
-    ):
-        cores = follow_shards(input_memory, window, grid)
-    else:
-        cores = _choose_cores(window, config, compute, grid)
-    if not in_l1:
-        l1_bytes = mesh.heap.map.banks[BufferType.L1].size
-        if slices is None or not slices.num_slices:
-            window, cores = _choose_slice(window, out, config, compute, slices, grid, l1_bytes)
-        else:
-            window = _take_slice(window, slices.num_slices)
-        memory = memory or DRAM_MEMORY_CONFIG
-    elif memory is None or (memory.is_sharded() and memory.shard_spec is None):
-        memory = cores.memory(window.rows, window.out_channels)
-    return memory, circular_buffers(window, cores, config, compute), make_halo_spec(window, cores, grid)
-
-
-def _take_slice(window: Window, slices: int) -> Window:
-    """One of so many slices."""
-    return replace(window, rows=-(-window.rows // slices), input_rows=-(-window.input_rows // slices))
-
-
 def convolve(
     *,
     input_tensor: Tensor,
@@ -301,8 +195,8 @@ def convolve(
     batch, height, width, channels = size
     groups = groups or 1  # TT-NN's own tutorial asks for none
     weight, bias = weight_tensor, bias_tensor
-    plain = is_matmul(kernel, stride, dilation, padding) and not transposed
-    images = None if plain or input_tensor.device() is None else copy_tiles(input_tensor, size)
+    plain = is_matmul(kernel, stride, dilation, padding) and config.shard_layout is not WIDTH
+    copied = None if plain or input_tensor.device() is None else copy_tiles(input_tensor, size)
     if conv_weights.is_prepared(weight):
         conv_weights.check_prepared(weight, out_channels, channels, kernel)
     else:
@@ -324,20 +218,25 @@ def convolve(
             expected="at least 1 x 1",
             fix="Check kernel, padding, stride.",
         )
+    if transposed:
+        padded = (out[0] + dilation[0] * (kernel[0] - 1), out[1] + dilation[1] * (kernel[1] - 1))
+    else:
+        padded = (height + padding[0] + padding[1], width + padding[2] + padding[3])
     window = Window(
         batch * out[0] * out[1], batch * height * width, channels, out_channels, kernel, weight.dtype, x.dtype,
         dtype or x.dtype, bias is not None,
         is_matmul=plain,
-        depthwise=groups == channels == out_channels and kernel[0] == height == 1 and bias is None,
-        channel_step=TILE if plain or x.layout is Layout.TILE else 8,
+        depthwise=groups == channels == out_channels and kernel[0] == height == 1 and bias is None and not transposed,
+        channel_step=TILE if plain or x.layout is Layout.TILE else L1_STEP,
+        noc_burst=NOC_BURSTS[device.arch()],
         out_size=out,
-        padded_size=(height + padding[0] + padding[1], width + padding[2] + padding[3]),
-        stride=stride,
+        padded_size=padded,
+        stride=(1, 1) if transposed else stride,
         dilation=dilation,
-        transposed=transposed,
     )  # fmt: skip
+    images = Images(batch, (height, width), out, padding, stride, transposed)
     compute = compute_config or WormholeComputeKernelConfig()
-    out_memory, scratch, read = _choose_memory(x, on_host, window, out, config, compute, memory_config, slice_config)
+    place = choose_memory(x, device, on_host, window, images, config, compute, memory_config, slice_config)
     result: Tensor = _convolve(
         input=x,
         weight=weight,
@@ -354,14 +253,14 @@ def convolve(
         padding_mode=config.padding_mode,
         activation=config.activation,
         out_dtype=dtype or x.dtype,
-        out_layout=config.output_layout,
-        out_memory=out_memory,
-        scratch_bytes=scratch,
-        read_spec=read,
+        out_layout=place.layout,
+        out_memory=place.memory,
+        scratch_bytes=place.buffer_bytes,
+        read_spec=place.read_spec,
         compute_config=compute_config,
     )
-    if images is not None:
-        deallocate(images)
+    if copied is not None:
+        deallocate(copied)
     if config.deallocate_activation and not on_host and x.memory_config().is_l1():
         deallocate(x)
     return result, out, (weight, bias)
