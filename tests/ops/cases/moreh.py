@@ -69,7 +69,6 @@ CASES = [
     Case("ttnn.moreh_sum_backward/kept", summed((2, 1, 33, 40), SHAPE, dim=1, keepdim=True)),
     Case("ttnn.moreh_sum_backward/dropped", summed((2, 33, 40), SHAPE, dim=1)),
     Case("ttnn.moreh_mean/one", several(SHAPE, dim=3, keepdim=True), pcc=0.99),
-    Case("ttnn.moreh_mean/divisor", several(SHAPE, dim=[0, 1], keepdim=True, divisor=7), pcc=0.99),
     Case("ttnn.moreh_mean_backward", several((2, 3, 1, 40), dim=2, keepdim=True, input_grad_shape=SHAPE)),
     Case("ttnn.moreh_cumsum", several(SHAPE, args=(1,))),
     Case("ttnn.moreh_cumsum_backward", several(SHAPE, args=(1,))),

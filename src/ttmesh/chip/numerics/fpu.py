@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 
-from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, float32
+from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, bfloat16, float32
 from ttmesh.chip.formats.storage import finish
 from ttmesh.chip.numerics import exact_matmul, fpu_sums, ideal_matmul, realistic_matmul
 from ttmesh.chip.numerics.fpu_config import FpuConfig
 from ttmesh.chip.numerics.fpu_elementwise import add_elements, multiply_elements
-from ttmesh.chip.numerics.packer import pack_block_floats, to_bfloat16
+from ttmesh.chip.numerics.packer import add_block, pack, pack_block_floats, to_bfloat16
 from ttmesh.chip.numerics.unpacker import unpack
 
 Dims = Sequence[int]
@@ -124,16 +124,36 @@ def total(values: torch.Tensor, dims: Dims, *, keepdim: bool = False, scaler: fl
 
 
 def add_up(values: torch.Tensor, dims: Dims) -> torch.Tensor:
-    """The sum over outer dims, which stay with length 1, tile by tile in the destination."""
+    """The sum over outer dims, which stay with length 1: a program for each, from the last, adds tiles in the destination."""
     fpu = fpu_for(values)
     if fpu is None:
         return values.sum(tuple(dims), keepdim=True, dtype=torch.float32)
-    front = values.movedim(tuple(dims), tuple(range(len(dims)))).flatten(0, len(dims) - 1)
-    held = unpack(front[0], float32, fp32_dest=fpu.config.fp32_dest)
-    for other in front[1:]:
-        held = add_elements(held, unpack(other, float32, fp32_dest=fpu.config.fp32_dest), fpu.config)
-    shape = [1 if i - values.dim() in dims else extent for i, extent in enumerate(values.shape)]
-    return held.reshape(shape)
+    for step, dim in enumerate(sorted(dims, reverse=True)):
+        tiles = keep_in_tensor(values) if step else values
+        values = fpu_sums.add_up(tiles, dim, fpu.config, exact=fpu.exact)
+    return values
+
+
+def add_up_through_l1(values: torch.Tensor, dim: int) -> torch.Tensor:
+    """The sum over a dim, which stays with length 1: tiles are added to a sum that goes through L1 every time."""
+    if not is_emulated(values):
+        return values.sum(dim, keepdim=True, dtype=torch.float32)
+    held, *others = values.float().unbind(dim)
+    for tiles in others:
+        held = keep(add(tiles, held))
+    return held.unsqueeze(dim)
+
+
+def add_up_in_l1(values: torch.Tensor, dim: int) -> torch.Tensor:
+    """The sum over a dim, which stays with length 1: the packer adds every tile to what L1 holds."""
+    fpu = fpu_for(values)
+    if fpu is None:
+        return values.sum(dim, keepdim=True, dtype=torch.float32)
+    held: torch.Tensor | None = None
+    for tiles in values.unbind(dim):
+        held = add_block(held, tiles, float32 if fpu.config.fp32_dest else bfloat16)
+    assert held is not None, "a sum over no tiles"
+    return held.unsqueeze(dim)
 
 
 def mean(values: torch.Tensor, dims: Dims, *, keepdim: bool = False) -> torch.Tensor:
@@ -179,6 +199,12 @@ def keep(values: torch.Tensor) -> torch.Tensor:
     if fpu is None or fpu.config.fp32_dest:
         return values
     return to_bfloat16(values.float()) if fpu.exact else values.bfloat16().float()
+
+
+def keep_in_tensor(values: torch.Tensor) -> torch.Tensor:
+    """What a tensor between two programs of a call keeps of their values: the result's format. In float32."""
+    fpu = fpu_for(values)
+    return values if fpu is None else pack(values.float(), fpu.config.out_dtype)
 
 
 def write_packed(values: torch.Tensor, dtype: DataType) -> torch.Tensor:

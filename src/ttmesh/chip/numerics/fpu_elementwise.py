@@ -46,6 +46,12 @@ def add_elements(a: torch.Tensor, b: torch.Tensor, config: FpuConfig, *, negate:
     return compose(total << 13, common, 24 if config.fp32_dest else 8)
 
 
+def accumulate_elements(dest: torch.Tensor, values: torch.Tensor, config: FpuConfig) -> torch.Tensor:
+    """Destination registers with unpacked values added to what they hold: an addition that accumulates."""
+    term, exponent = _term(values)
+    return write_dest((term, torch.where(exponent == 0, NOTHING, exponent)), None, dest, config)
+
+
 def add_lanes(a: torch.Tensor, b: torch.Tensor, config: FpuConfig, *, negate: bool = False) -> torch.Tensor:
     """a + b or a - b of lanes, packed to the output format's lanes."""
     a, b = torch.broadcast_tensors(a, b)  # type: ignore[no-untyped-call]

@@ -12,6 +12,7 @@ from ttmesh.base.dtypes import MathFidelity, bfloat4_b, bfloat16, float32
 from ttmesh.chip.numerics import realistic_matmul
 from ttmesh.chip.numerics.exact_matmul import dest_of_matmul
 from ttmesh.chip.numerics.fpu_config import FpuConfig
+from ttmesh.chip.numerics.fpu_elementwise import accumulate_elements, add_elements
 from ttmesh.chip.numerics.packer import pack
 from ttmesh.chip.numerics.unpacker import unpack
 
@@ -54,6 +55,17 @@ def total(
     if not keepdim:
         shape = [extent for i, extent in enumerate(values.shape) if i - values.dim() not in dims]
     return wide.reshape(shape)
+
+
+def add_up(values: torch.Tensor, dim: int, config: FpuConfig, *, exact: bool) -> torch.Tensor:
+    """Destination registers to which every tile along an outer dim was added; the dim stays with length 1."""
+    unpacked = unpack(values, float32, fp32_dest=config.fp32_dest)
+    if config.fp32_dest and not exact:
+        return unpacked.sum(dim, keepdim=True)
+    held = torch.zeros_like(unpacked.select(dim, 0))
+    for tiles in unpacked.unbind(dim):
+        held = accumulate_elements(held, tiles, config) if exact else add_elements(held, tiles, config)
+    return held.unsqueeze(dim)
 
 
 def _scaler_of(scaler: float, dtype: torch.dtype) -> float:

@@ -7,13 +7,18 @@ import torch
 from ttmesh.chip.numerics import fpu
 
 
+def sum_along(values: torch.Tensor, dim: int) -> torch.Tensor:
+    """The sum along one dim (which counts from the end), which stays: tiles of outer dims are added through L1."""
+    return fpu.add_up_through_l1(values, dim) if dim < -2 else fpu.total(values, (dim,), keepdim=True)
+
+
 def take_softmax(values: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
     """Softmax along a dim (which counts from the end); on the chip exponentials are packed before they are summed."""
     if not fpu.is_emulated(values):
         return torch.softmax(values, dim, dtype=dtype)
     wide = values.float()
     exponentials = fpu.keep(torch.exp(wide - wide.amax(dim, keepdim=True)))
-    return fpu.multiply(exponentials, fpu.keep(fpu.total(exponentials, (dim,), keepdim=True).reciprocal()))
+    return fpu.multiply(exponentials, fpu.keep(sum_along(exponentials, dim).reciprocal()))
 
 
 def fpu_moments(rows: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:

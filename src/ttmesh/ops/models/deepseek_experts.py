@@ -327,9 +327,8 @@ def post_combine_reduce(
         local = table.gather(-1, expert_ids) != -1
         included = local.reshape(*local.shape[:lane_axes], *weights.shape[lane_axes:])
     weighted = torch.where(included, fpu.multiply(combined, factors), 0.0)
-    return fpu.add_up(weighted, (expert_dim - (combined.dim() - lane_axes),)).squeeze(
-        expert_dim - (combined.dim() - lane_axes)
-    )
+    dim = expert_dim - (combined.dim() - lane_axes)
+    return fpu.add_up_in_l1(weighted, dim).squeeze(dim)  # the packer adds one expert's rows to those before
 
 
 # -- tiles for the reduction -------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import moreh as goldens
 from ttmesh.ops.lane_functions.fpu_rows import fpu_moments
+from ttmesh.ops.moreh.moreh_sums import sum_channels
 from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
@@ -96,9 +97,9 @@ def _backward(
     dy = _split_groups(inner, groups, lane_axes)
     dx = scale * (dy - fpu.mean(dy, (-1,), keepdim=True) - y * fpu.mean(dy * y, (-1,), keepdim=True))
     outer = grad.float()
-    dims = (-4, -2, -1)
-    d_gamma = fpu.total(outer * y.reshape(*y.shape[:lane_axes], *x.shape[lane_axes:]), dims)
-    rows = [value.reshape(*value.shape[:lane_axes], 1, 1, 1, channels) for value in (d_gamma, fpu.total(outer, dims))]
+    scaled = outer * y.reshape(*y.shape[:lane_axes], *x.shape[lane_axes:])
+    sums = (sum_channels(values, lane_axes) for values in (scaled, outer))
+    rows = [value.reshape(*value.shape[:lane_axes], 1, 1, 1, channels) for value in sums]
     results = (dx.reshape(*dx.shape[:lane_axes], *x.shape[lane_axes:]), *rows)
     return [value if is_required else None for value, is_required in zip(results, required, strict=True)]
 

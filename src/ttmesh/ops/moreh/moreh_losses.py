@@ -16,6 +16,7 @@ from ttmesh.ops.catalogue.device_programs import like_written, no_programs
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import training as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims
+from ttmesh.ops.moreh.moreh_sums import sum_dims
 from ttmesh.ops.stages.moreh_stages import nll_loss_stages
 from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig
@@ -68,9 +69,8 @@ def _compute_loss(
     losses = _compute_losses(input, target, weight, ignore_index, lane_axes)
     if reduction == "none":
         return losses.reshape(*losses.shape[:lane_axes], *shape)
-    total = losses
-    while total.dim() > lane_axes:  # a program per dim, as moreh_sum
-        total = fpu.keep(fpu.total(total, (-1,)))
+    summed = sum_dims(fpu.keep_in_tensor(losses), range(lane_axes - losses.dim(), 0))  # as moreh_sum
+    total = fpu.keep_in_tensor(summed).reshape(losses.shape[:lane_axes])
     if reduction == "mean":
         total = total / _gather_weights(target, weight, input.shape[lane_axes + 1], ignore_index, lane_axes).flatten(
             lane_axes

@@ -17,6 +17,7 @@ from ttmesh.ops.goldens import moreh as goldens
 from ttmesh.ops.lane_functions.gemm import matmul_lanes
 from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims, equalize_ranks, flatten_lanes
 from ttmesh.ops.matmul.matmul import transpose_if
+from ttmesh.ops.moreh.moreh_sums import sum_dims
 from ttmesh.tensor.calls.gate import DeviceOperation
 from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.memory_config import MemoryConfig
@@ -83,11 +84,11 @@ def moreh_linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor |
 
 def _sum_to_shape(grad: torch.Tensor, shape: Sequence[int], lane_axes: int) -> torch.Tensor:
     """Sum a gradient over the dims along which its operand was broadcast."""
-    extra = grad.dim() - lane_axes - len(shape)
-    if extra > 0:
-        grad = fpu.total(grad, tuple(range(lane_axes - grad.dim(), lane_axes + extra - grad.dim())))
-    dims = tuple(i for i in range(-len(shape), 0) if shape[i] == 1 and grad.shape[i] != 1)
-    return fpu.total(grad, dims, keepdim=True) if dims else grad
+    rank = grad.dim() - lane_axes
+    padded = [*[1] * (rank - len(shape)), *shape]
+    dims = [i - rank for i in range(rank) if padded[i] == 1 and grad.shape[lane_axes + i] != 1]
+    whole = sum_dims(fpu.keep_in_tensor(grad), dims) if dims else grad
+    return whole.reshape(*whole.shape[:lane_axes], *shape)
 
 
 def _left_gradient(grad: torch.Tensor, other: torch.Tensor, like_: torch.Tensor, lane_axes: int) -> torch.Tensor:

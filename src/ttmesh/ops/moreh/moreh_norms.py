@@ -14,6 +14,7 @@ from ttmesh.chip.numerics import fpu
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.device_programs import like_written, no_programs
 from ttmesh.ops.goldens import moreh as goldens
+from ttmesh.ops.moreh.moreh_sums import sum_channels
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
 
@@ -39,7 +40,7 @@ def _moments(x: Lanes, rows: int, eps: float, lane_axes: int) -> tuple[Lanes, La
 def _mean_by_tiles(rows: Lanes) -> Lanes:
     """TT-NN adds the tiles of a row's elements first, one to the other, and then the elements of that one."""
     padded = torch.nn.functional.pad(rows, (0, -rows.shape[-1] % (TILE * TILE)))
-    one = fpu.keep(fpu.total(torch.unflatten(padded, -1, (-1, TILE * TILE)), (-2,)))
+    one = fpu.add_up_through_l1(torch.unflatten(padded, -1, (-1, TILE * TILE)), -2).squeeze(-2)
     return fpu.keep(fpu.total(torch.unflatten(one, -1, (TILE, TILE)), (-2, -1), scaler=1 / rows.shape[-1]))
 
 
@@ -107,10 +108,9 @@ def _parameter_grad(
     if layer:
         by_rows = _to_rows(grad, rows, lane_axes)
         tiles = torch.unflatten(torch.nn.functional.pad(by_rows, (0, 0, 0, -rows % TILE)), -2, (-1, TILE))
-        total = fpu.total(fpu.keep(fpu.total(tiles, (-3,))), (-2,))  # tiles are added first, then the rows of one
+        total = fpu.total(fpu.add_up_through_l1(fpu.keep(tiles), -3).squeeze(-3), (-2,))  # then the rows of one tile
     else:
-        local = grad.dim() - lane_axes
-        total = fpu.total(grad, [i - local for i in range(local) if i != 1])
+        total = sum_channels(grad, lane_axes)
     return total.reshape(*total.shape[:lane_axes], *output.shape[lane_axes:])
 
 

@@ -15,6 +15,7 @@ from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_like_rule, make_output_spec
 from ttmesh.ops.goldens import moreh as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims
+from ttmesh.ops.moreh.moreh_sums import average_dims, sum_dims
 from ttmesh.ops.reduction.cumulative import accumulate
 from ttmesh.ops.reduction.reduce import Dims, reduced_count
 from ttmesh.ops.stages.moreh_stages import moreh_norm_stages, moreh_reduce_stages
@@ -73,7 +74,7 @@ def moreh_sum(input: torch.Tensor, dim: Dims, keepdim: bool, lane_axes: int) -> 
     widened = input if input.is_floating_point() else input.long()
     dims = _read_dims(dim, input.dim() - lane_axes)
     if dims and fpu.is_emulated(widened):
-        return _squeeze_reduced(fpu.total(widened, dims, keepdim=True), dims, keepdim)
+        return _squeeze_reduced(sum_dims(widened, dims), dims, keepdim)
     return _squeeze_reduced(widened.sum(dims, keepdim=True) if dims else widened, dims, keepdim)
 
 
@@ -102,13 +103,14 @@ def moreh_sum_backward(
     return _expand_gradient(output_grad, source.shape[lane_axes:], dim, keepdim, lane_axes)
 
 
-def _mean(values: torch.Tensor, dim: Dims, keepdim: bool, divisor: int | None, lane_axes: int) -> torch.Tensor:
+def _mean(values: torch.Tensor, dim: Dims, keepdim: bool, lane_axes: int) -> torch.Tensor:
     dims = _read_dims(dim, values.dim() - lane_axes)
-    count = reduced_count(values, dims) if divisor is None else divisor
-    return _squeeze_reduced(fpu.total(values, dims, keepdim=True) if dims else values.float(), dims, keepdim) / count
+    averaged = average_dims(values, dims) if dims else values.float()
+    return _squeeze_reduced(averaged, dims, keepdim)
 
 
 def _check_mean(call: Call) -> None:
+    require(call["divisor"] is None, "divisor not supported yet.", "divisor=None", "Divide the sum by it afterwards.")
     _read_dims(call["dim"], len(call.specs[0].shape))
 
 
@@ -120,9 +122,9 @@ def _check_mean(call: Call) -> None:
     outputs=("output",),
     stages=moreh_reduce_stages("moreh_mean"),
 )
-def moreh_mean(input: torch.Tensor, dim: Dims, keepdim: bool, divisor: int | None, lane_axes: int) -> torch.Tensor:
-    """The mean over one dim, several or all; the divisor may be given."""
-    return _mean(input, dim, keepdim, divisor, lane_axes)
+def moreh_mean(input: torch.Tensor, dim: Dims, keepdim: bool, lane_axes: int) -> torch.Tensor:
+    """The mean over one dim, several or all."""
+    return _mean(input, dim, keepdim, lane_axes)
 
 
 def _mean_backward(
@@ -212,7 +214,8 @@ def _norm(values: torch.Tensor, p: float, dims: tuple[int, ...]) -> torch.Tensor
         return magnitude.amax(dims, keepdim=True)
     if p == float("-inf"):
         return magnitude.amin(dims, keepdim=True)
-    return fpu.total(fpu.keep(magnitude**p), dims, keepdim=True) ** (1.0 / p)
+    powers = fpu.keep_in_tensor(magnitude**p)
+    return fpu.keep_in_tensor(sum_dims(powers, dims)) ** (1.0 / p)
 
 
 def _norm_programs(call: Call) -> tuple[Hashable, ...]:
@@ -292,8 +295,8 @@ def _norm_by_tiles(values: torch.Tensor, p: float, lane_axes: int) -> torch.Tens
     powers = fpu.keep(values.float().abs() ** p)
     padded = torch.nn.functional.pad(powers, (0, -powers.shape[-1] % TILE, 0, -powers.shape[-2] % TILE))
     tiles = torch.unflatten(torch.unflatten(padded, -1, (-1, TILE)), -3, (-1, TILE)).transpose(-3, -2)
-    one = fpu.total(tiles.reshape(*lanes, -1, TILE * TILE), (-2,))
-    return fpu.total(fpu.keep(one).reshape(*lanes, TILE, TILE), (-2, -1)).reshape(*lanes, 1) ** (1.0 / p)
+    one = fpu.add_up_through_l1(tiles.reshape(*lanes, -1, TILE * TILE), -2)
+    return fpu.total(one.reshape(*lanes, TILE, TILE), (-2, -1)).reshape(*lanes, 1) ** (1.0 / p)
 
 
 _TOTAL_NORM = device_operation("ttnn.moreh_clip_grad_norm", out=tiled_spec, outputs=("total_norm",))(

@@ -12,7 +12,7 @@ from ttmesh.base.errors import require
 from ttmesh.chip.numerics import fpu
 from ttmesh.ops.catalogue.definition import Golden, OpFunction, op
 from ttmesh.ops.goldens import moreh as goldens
-from ttmesh.ops.lane_functions.fpu_rows import take_softmax
+from ttmesh.ops.lane_functions.fpu_rows import sum_along, take_softmax
 from ttmesh.ops.lane_functions.lane_broadcast import to_negative_dim
 from ttmesh.tensor.calls.argument_errors import types_misfit
 from ttmesh.tensor.calls.operation import Call
@@ -58,11 +58,11 @@ def _log_softmax(x: Lanes, dim: int) -> Lanes:
     if not fpu.is_emulated(x):
         return torch.log_softmax(x, dim)
     below = x - x.amax(dim, keepdim=True)
-    return below - torch.log(fpu.keep(fpu.total(fpu.keep(below.exp()), (dim,), keepdim=True)))
+    return below - torch.log(fpu.keep(sum_along(fpu.keep(below.exp()), dim)))
 
 
 def _softmax_grad(y: Lanes, dy: Lanes, dim: int) -> Lanes:
-    return y * (dy - fpu.total(fpu.multiply(y, dy), (dim,), keepdim=True))
+    return y * (dy - sum_along(fpu.multiply(y, dy), dim))
 
 
 def _softmin_grad(y: Lanes, dy: Lanes, dim: int) -> Lanes:
@@ -70,7 +70,7 @@ def _softmin_grad(y: Lanes, dy: Lanes, dim: int) -> Lanes:
 
 
 def _logsoftmax_grad(y: Lanes, dy: Lanes, dim: int) -> Lanes:
-    return dy - y.exp() * fpu.total(dy, (dim,), keepdim=True)
+    return dy - y.exp() * sum_along(dy, dim)
 
 
 def _define_forward(name: str, function: Forward, golden: Golden) -> OpFunction:
