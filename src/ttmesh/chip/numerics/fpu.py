@@ -124,7 +124,7 @@ def total(values: torch.Tensor, dims: Dims, *, keepdim: bool = False, scaler: fl
 
 
 def add_up(values: torch.Tensor, dims: Dims) -> torch.Tensor:
-    """The sum over outer dims, which stay with length 1: a program for each, from the last, adds tiles in the destination."""
+    """The sum over outer dims, which stay with length 1: each, from the last, adds tiles in the destination."""
     fpu = fpu_for(values)
     if fpu is None:
         return values.sum(tuple(dims), keepdim=True, dtype=torch.float32)

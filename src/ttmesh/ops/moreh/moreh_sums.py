@@ -34,15 +34,15 @@ def average_dims(values: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
 
 
 def _average(tiles: torch.Tensor, dim: int) -> torch.Tensor:
-    """The mean over one dim; over H and outer dims the kernel cuts one part of the count to bfloat16, the host rounds it."""
+    """The mean over one dim. Over W the host rounds 1/count to bfloat16; over the others the kernel truncates it."""
     share = 1.0 / tiles.shape[dim]
     if dim > HEIGHT:
         return fpu.total(tiles, (dim,), keepdim=True, scaler=share)
-    cut = unpack(torch.tensor(share, dtype=torch.float32, device=tiles.device), float32, fp32_dest=False)
+    factor = unpack(torch.tensor(share, dtype=torch.float32, device=tiles.device), float32, fp32_dest=False)
     if dim == HEIGHT:
-        return fpu.total(tiles, (dim,), keepdim=True, scaler=float(cut))
+        return fpu.total(tiles, (dim,), keepdim=True, scaler=float(factor))
     held = fpu.add_up_through_l1(tiles, dim)
-    return fpu.multiply(held, cut.expand_as(held))
+    return fpu.multiply(held, factor.expand_as(held))
 
 
 def sum_channels(values: torch.Tensor, lane_axes: int) -> torch.Tensor:
