@@ -68,9 +68,15 @@ def active_config() -> FpuConfig | None:
 def fpu_for(*operands: torch.Tensor) -> Fpu | None:
     """The FPU that computes with these operands; None: torch does."""
     fpu = _active.fpu
-    if fpu is None or any(operand.is_meta or not operand.is_floating_point() for operand in operands):
-        return None
-    return None if differentiates(*operands) else fpu
+    if fpu is not None:
+        for operand in operands:  # asked at every step of a kernel: one frame
+            if (
+                operand.is_meta
+                or not operand.is_floating_point()
+                or (operand.requires_grad and torch.is_grad_enabled())
+            ):
+                return None
+    return fpu
 
 
 def matmul(a: torch.Tensor, b: torch.Tensor, *, k_block: int | None = None) -> torch.Tensor:
@@ -88,12 +94,17 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, k_block: int | None = None) -> t
 
 def fpu_matmul(fpu: Fpu, a: torch.Tensor, b: torch.Tensor, *, k_block: int | None = None) -> torch.Tensor:
     """Destination registers of a matmul by this FPU, in float32."""
-    config = replace(fpu.config, a_dtype=float32, b_dtype=float32)  # by the lanes: cutting bfloat16 cuts nothing
-    if k_block is not None:
-        config = replace(config, k_block=k_block, packer_l1_acc=True)
+    config = _config_of_lanes(fpu.config, k_block)
     if fpu.exact:
         return exact_matmul.dest_of_lanes(a, b, config)
     return realistic_matmul.dest_of_lanes(a, b, config, gemm=torch.matmul)
+
+
+@functools.lru_cache(maxsize=1024)
+def _config_of_lanes(config: FpuConfig, k_block: int | None) -> FpuConfig:
+    """The settings for operands as lanes hold them: cutting bfloat16 as if it were float32 cuts nothing."""
+    config = replace(config, a_dtype=float32, b_dtype=float32)
+    return config if k_block is None else replace(config, k_block=k_block, packer_l1_acc=True)
 
 
 def multiply_linear(
@@ -221,8 +232,8 @@ def is_emulated(*operands: torch.Tensor) -> bool:
 
 def _unpack_pair(a: torch.Tensor, b: torch.Tensor, fpu: Fpu) -> tuple[torch.Tensor, torch.Tensor]:
     wide = fpu.config.fp32_dest
-    left, right = (unpack(values, float32, fp32_dest=wide) for values in (a, b))
-    return left, right
+    left = unpack(a, float32, fp32_dest=wide)
+    return left, left if b is a else unpack(b, float32, fp32_dest=wide)
 
 
 def _mask(values: torch.Tensor, mask: int) -> torch.Tensor:

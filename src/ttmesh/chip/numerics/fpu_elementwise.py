@@ -34,7 +34,8 @@ def multiply_elements(a: torch.Tensor, b: torch.Tensor, config: FpuConfig) -> to
 
 def add_elements(a: torch.Tensor, b: torch.Tensor, config: FpuConfig, *, negate: bool = False) -> torch.Tensor:
     """Destination registers of a + b, or a - b: the smaller operand is aligned at 11 bits, the sum rounded once."""
-    a, b = torch.broadcast_tensors(a, b)  # type: ignore[no-untyped-call]
+    if a.shape != b.shape:
+        a, b = torch.broadcast_tensors(a, b)  # type: ignore[no-untyped-call]
     if a.dtype is b.dtype is torch.float32 and fpu_elements.supports(a) and fpu_elements.supports(b):
         compiled = fpu_elements.add if config.fp32_dest else fpu_elements.add_narrow
         return compiled(a, b, negate=negate)
@@ -54,7 +55,8 @@ def accumulate_elements(dest: torch.Tensor, values: torch.Tensor, config: FpuCon
 
 def add_lanes(a: torch.Tensor, b: torch.Tensor, config: FpuConfig, *, negate: bool = False) -> torch.Tensor:
     """a + b or a - b of lanes, packed to the output format's lanes."""
-    a, b = torch.broadcast_tensors(a, b)  # type: ignore[no-untyped-call]
+    if a.shape != b.shape:
+        a, b = torch.broadcast_tensors(a, b)  # type: ignore[no-untyped-call]
     half = not config.fp32_dest and a.dtype is b.dtype is torch.bfloat16
     kernels: Any = fpu_elements if fpu_elements.supports(a) else _gpu_kernels(a)
     if kernels is not None and half:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
@@ -38,7 +39,7 @@ def total(
     if not dims:
         return values.float() if scaler == 1.0 else values.float() * scaler
     wide = values.float()
-    factor = _scaler_of(scaler, values.dtype)
+    factor = _scaler_of(scaler, values.dtype is torch.float32)
     if not exact and config.fp32_dest:
         return _close(wide, dims, config, keepdim) * factor
     outer = sorted(dim for dim in dims if dim < HEIGHT)
@@ -68,9 +69,10 @@ def add_up(values: torch.Tensor, dim: int, config: FpuConfig, *, exact: bool) ->
     return held.unsqueeze(dim)
 
 
-def _scaler_of(scaler: float, dtype: torch.dtype) -> float:
+@functools.lru_cache(maxsize=1024)
+def _scaler_of(scaler: float, wide: bool) -> float:
     """What the scaler's tile holds: bfloat16, or for float32 operands what SrcA keeps of a float32."""
-    if dtype is not torch.float32:
+    if not wide:
         return float(torch.tensor(scaler, dtype=torch.float32, device="cpu").bfloat16())
     return float(unpack(torch.tensor([scaler], dtype=torch.float32, device="cpu"), float32, fp32_dest=True))
 
@@ -80,7 +82,7 @@ def _sum(values: torch.Tensor, dim: int, config: FpuConfig, scaler: float, *, cl
     matrix = values.unsqueeze(0) if flat else values
     if dim == WIDTH:
         a, b = matrix, torch.full((matrix.shape[-1], 1), scaler, device=values.device, dtype=torch.float32)
-        config = replace(config, b_dtype=bfloat4_b)  # of a scaler no lower bits are written
+        config = _config_with_scaler(config)
     else:
         a, b = torch.full((1, matrix.shape[-2]), scaler, device=values.device, dtype=torch.float32), matrix
     if close:
@@ -88,6 +90,12 @@ def _sum(values: torch.Tensor, dim: int, config: FpuConfig, scaler: float, *, cl
     else:
         result = dest_of_matmul(a, b, config)
     return result.squeeze(0) if flat else result
+
+
+@functools.lru_cache(maxsize=1024)
+def _config_with_scaler(config: FpuConfig) -> FpuConfig:
+    """Of a scaler no lower bits are written."""
+    return replace(config, b_dtype=bfloat4_b)
 
 
 def _columns_of(values: torch.Tensor, outer: Sequence[int]) -> torch.Tensor:

@@ -15,7 +15,7 @@ FACE_COLUMNS = 16
 def unpack(values: torch.Tensor, dtype: DataType, *, fp32_dest: bool) -> torch.Tensor:
     """Lanes as operand registers hold them, in float32: float32 truncated to TF32, for a 16-bit destination to bfloat16."""
     floats = values.float()
-    if dtype != float32:
+    if dtype is not float32 or values.dtype is torch.bfloat16:
         return floats  # bfloat16 and block floats fit
     return (floats.view(torch.int32) & (TF32_MASK if fp32_dest else BF16_MASK)).view(torch.float32)
 

@@ -21,7 +21,7 @@ def attend_on_fpu(
     """`attend` of [batch, heads, rows, dim] with as many heads of keys, slices of rows at a time."""
     rows, keys = q.shape[-2], k.shape[-2]
     at_once = max(32, SCORES_AT_ONCE // max(1, q.shape[:-2].numel() * keys))
-    weighted = torch.cat([v.float(), v.new_ones((*v.shape[:-1], 1), dtype=torch.float32)], -1)
+    weighted = torch.cat([v, v.new_ones((*v.shape[:-1], 1))], -1)
     parts = []
     for row in range(0, rows, at_once):
         some = slice(row, row + at_once)

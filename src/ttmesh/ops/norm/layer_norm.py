@@ -35,9 +35,9 @@ def apply_affine(x: Lanes, weight: Lanes | None, bias: Lanes | None, lane_axes: 
     """x · weight + bias by columns."""
     rank = x.dim() - lane_axes
     if weight is not None:
-        x = fpu.multiply(fpu.keep(x), to_row(weight, lane_axes, rank)[..., : x.shape[-1]].float())
+        x = fpu.multiply(fpu.keep(x), to_row(weight, lane_axes, rank)[..., : x.shape[-1]])
     if bias is not None:
-        x = fpu.add(fpu.keep(x), to_row(bias, lane_axes, rank)[..., : x.shape[-1]].float())
+        x = fpu.add(fpu.keep(x), to_row(bias, lane_axes, rank)[..., : x.shape[-1]])
     return x
 
 

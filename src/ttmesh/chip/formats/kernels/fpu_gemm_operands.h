@@ -158,6 +158,29 @@ INLINE u32v load_weights(const Work *work, int64_t at) {
     return bits;
 }
 
+#if HAS_PAIRS
+/* Pairs of bfloat16 where K is what lies together (keys of attention): `count` columns, whole vectors, and 32 of K at a time.
+ * Returns how much of K that was. */
+INLINE int64_t pack_transposed(const Work *work, int64_t from, int64_t count, int64_t there, int64_t size, uint32_t *to) {
+    const int64_t stride = work->shape->w_column, end = there / 32 * 32;
+    const uint32_t mask = (uint32_t)work->shape->w_mask;
+    const __m512i kept = _mm512_set1_epi32((int)(mask >> 16 | (mask & 0xffff0000)));
+    for (int64_t c = 0; c < count; c += WIDE) {
+        uint32_t *panel = to + c / COLUMNS * size + c % COLUMNS;
+        for (int64_t k = 0; k < end; k += 32) {
+            __m512 words[16];
+            for (int i = 0; i < 16; i++) {
+                const __m512i pairs = _mm512_loadu_si512((const uint16_t *)work->w + from + (c + i) * stride + k);
+                words[i] = (__m512)_mm512_and_si512(_mm512_rol_epi32(pairs, 16), kept);
+            }
+            transpose_vectors(words);
+            for (int i = 0; i < 16; i++) _mm512_store_ps(panel + (k / 2 + i) * COLUMNS, words[i]);
+        }
+    }
+    return end;
+}
+#endif
+
 /* [panels, words, COLUMNS] of the weights from `first_k` on; what lies outside them is zero. */
 INLINE void pack_panels(const Work *work, int64_t from, int64_t columns, int64_t first_k, int64_t depth, int terms,
                         int pair, uint32_t *to) {
@@ -180,10 +203,17 @@ INLINE void pack_panels(const Work *work, int64_t from, int64_t columns, int64_t
             if (terms > 1 && !pair) memcpy(place + COLUMNS, &second, sizeof second);
         }
     }
+    int64_t packed = 0, whole = 0; /* of K, in so many columns */
+#if HAS_PAIRS
+    if (pair && terms == 1 && shape->w_half && shape->w_row == 1 && shape->w_column != 1) {
+        whole = columns / WIDE * WIDE;
+        packed = pack_transposed(work, from + first_k, whole, there, size, to);
+    }
+#endif
     for (int64_t c = vectors * WIDE; c < columns; c++) {
-        uint32_t *place = to + c / COLUMNS * size + c % COLUMNS;
-        const int64_t at = from + first_k * shape->w_row + c * shape->w_column;
-        for (int64_t k = 0; k < there; k += step, place += COLUMNS) {
+        const int64_t begin = c < whole ? packed : 0, at = from + first_k * shape->w_row + c * shape->w_column;
+        uint32_t *place = to + c / COLUMNS * size + c % COLUMNS + count_words(begin, terms, pair) * COLUMNS;
+        for (int64_t k = begin; k < there; k += step, place += COLUMNS) {
             const uint32_t bits = bits_at(work->w, at + k * shape->w_row, shape->w_half), first = bits & mask;
             uint32_t second = 0;
             if (terms > 1) second = bits & upper;

@@ -142,12 +142,17 @@ static void pack_rows(const void *data, int64_t begin, int64_t end) {
 static void pack_panel(const Shape *shape, const uint32_t *w, int64_t first_k, int64_t depth, int64_t columns, Panel *to) {
     for (int64_t group = 0; group < depth / GROUP; group++) {
         to->flags[group] = 0;
-        for (int lane = 0; lane < WIDE; lane++) {
+        to->base[group] = all(0);
+        for (int i = 0; i < GROUP; i++) { /* of lanes without a column */
+            to->high[group * GROUP + i] = to->low[group * GROUP + i] = (f32v)all(0);
+            to->exponent[group * GROUP + i] = all(NOTHING);
+        }
+        for (int lane = 0; lane < columns; lane++) {
             uint32_t bits[GROUP];
             int exponents[GROUP], base;
             for (int i = 0; i < GROUP; i++) {
                 const int64_t k = first_k + group * GROUP + i;
-                bits[i] = lane < columns && k < shape->depth ? w[k * shape->w_row + lane] : 0;
+                bits[i] = k < shape->depth ? w[k * shape->w_row + lane] : 0;
                 exponents[i] = exponent_of(bits[i]);
             }
             to->flags[group] |= classify(exponents, &base);

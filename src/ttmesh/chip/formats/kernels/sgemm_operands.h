@@ -42,25 +42,11 @@ INLINE void store_part(f32v values, float *to, int64_t count) {
 /* [rows, columns] of the source as [columns, rows]; both at most 16. */
 INLINE void transpose_block(const float *from, int64_t stride, int64_t rows, int64_t columns, float *to, int64_t to_stride) {
 #ifdef __AVX512F__
-    __m512 r[16], t[16];
+    __m512 r[16];
     const __mmask16 there = (__mmask16)((1u << columns) - 1), kept = (__mmask16)((1u << rows) - 1);
     for (int i = 0; i < 16; i++)
         r[i] = i < rows ? _mm512_maskz_loadu_ps(there, from + i * stride) : _mm512_setzero_ps();
-    for (int i = 0; i < 16; i += 2) /* pairs, then fours of rows inside the quarters of a register */
-        t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]), t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
-    for (int i = 0; i < 16; i += 4) {
-        for (int j = 0; j < 2; j++) {
-            const __m512d low = (__m512d)t[i + j], high = (__m512d)t[i + 2 + j];
-            r[i + 2 * j] = (__m512)_mm512_unpacklo_pd(low, high), r[i + 2 * j + 1] = (__m512)_mm512_unpackhi_pd(low, high);
-        }
-    }
-    for (int i = 0; i < 4; i++) { /* then the quarters themselves */
-        t[i] = _mm512_shuffle_f32x4(r[i], r[4 + i], 0x88), t[4 + i] = _mm512_shuffle_f32x4(r[i], r[4 + i], 0xdd);
-        t[8 + i] = _mm512_shuffle_f32x4(r[8 + i], r[12 + i], 0x88);
-        t[12 + i] = _mm512_shuffle_f32x4(r[8 + i], r[12 + i], 0xdd);
-    }
-    for (int i = 0; i < 8; i++)
-        r[i] = _mm512_shuffle_f32x4(t[i], t[8 + i], 0x88), r[8 + i] = _mm512_shuffle_f32x4(t[i], t[8 + i], 0xdd);
+    transpose_vectors(r);
     for (int i = 0; i < columns; i++) _mm512_mask_storeu_ps(to + i * to_stride, kept, r[i]);
 #else
     for (int64_t c = 0; c < columns; c++)

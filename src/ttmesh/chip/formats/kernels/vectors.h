@@ -51,3 +51,25 @@ INLINE uint32_t as_bits(float value) {
     memcpy(&bits, &value, sizeof bits);
     return bits;
 }
+
+#ifdef __AVX512F__
+/* Sixteen rows of sixteen words as columns. */
+INLINE void transpose_vectors(__m512 r[16]) {
+    __m512 t[16];
+    for (int i = 0; i < 16; i += 2) /* pairs, then fours of rows inside the quarters of a register */
+        t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]), t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
+    for (int i = 0; i < 16; i += 4) {
+        for (int j = 0; j < 2; j++) {
+            const __m512d low = (__m512d)t[i + j], high = (__m512d)t[i + 2 + j];
+            r[i + 2 * j] = (__m512)_mm512_unpacklo_pd(low, high), r[i + 2 * j + 1] = (__m512)_mm512_unpackhi_pd(low, high);
+        }
+    }
+    for (int i = 0; i < 4; i++) { /* then the quarters themselves */
+        t[i] = _mm512_shuffle_f32x4(r[i], r[4 + i], 0x88), t[4 + i] = _mm512_shuffle_f32x4(r[i], r[4 + i], 0xdd);
+        t[8 + i] = _mm512_shuffle_f32x4(r[8 + i], r[12 + i], 0x88);
+        t[12 + i] = _mm512_shuffle_f32x4(r[8 + i], r[12 + i], 0xdd);
+    }
+    for (int i = 0; i < 8; i++)
+        r[i] = _mm512_shuffle_f32x4(t[i], t[8 + i], 0x88), r[8 + i] = _mm512_shuffle_f32x4(t[i], t[8 + i], 0xdd);
+}
+#endif
