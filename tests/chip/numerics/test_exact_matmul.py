@@ -40,7 +40,7 @@ def _patterns(shape: tuple[int, ...], seed: int, spread: int, *, zeros: float = 
 
 @needs_compiler
 @pytest.mark.parametrize("spread", [0, 12, 30, 60, 128])
-@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (2, 3, 40, 17), (1, 5, 290, 8)])
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (2, 3, 40, 17), (1, 5, 290, 8), (2, 19, 290, 1)])
 def test_the_kernel_has_the_bits_of_torch_for_every_spread_of_exponents(
     spread: int, shape: tuple[int, int, int, int]
 ) -> None:

@@ -58,6 +58,15 @@ typedef struct {
     int64_t minus_one_fault, keep;  /* Wormhole's renormalisation of -1; start from what `out` holds */
 } Shape;
 
+/* One operand: [batches, rows or columns, depth] by strides, and the bits of its upper part and of both. The vectors go over
+ * the columns of the weights; where there is one only, as in sums of rows, they go over the rows of the activations. */
+typedef struct {
+    const uint32_t *data;
+    int64_t batch, line, k, lines;
+    uint32_t upper, whole;
+    int lift;
+} Operand;
+
 /* One group of eight of one row or of one column, scaled to its largest exponent. */
 enum { IS_WIDE = 1, IS_LOOSE = 2 };
 
@@ -107,25 +116,27 @@ INLINE void scale(uint32_t bits, int base, uint32_t mask, uint32_t last, int lif
 
 typedef struct {
     const Shape *shape;
-    const uint32_t *x, *w;
+    Operand single, wide; /* taken line by line, and as vectors of lines */
     uint32_t *out;
     Activations packed;
     int64_t panels, padded_rows;
+    int turned; /* the vectors are of activations */
 } Work;
 
 static void pack_rows(const void *data, int64_t begin, int64_t end) {
     const Work *work = data;
     const Shape *shape = work->shape;
+    const Operand *single = &work->single;
     const Activations *to = &work->packed;
     for (int64_t row = begin; row < end; row++) {
         const int64_t batch = row / work->padded_rows, inside = row % work->padded_rows;
-        const uint32_t *from = work->x + batch * shape->x_batch + inside * shape->x_row;
+        const uint32_t *from = single->data + batch * single->batch + inside * single->line;
         for (int64_t group = 0; group < to->depth / GROUP; group++) {
             uint32_t bits[GROUP];
             int exponents[GROUP], base;
             for (int i = 0; i < GROUP; i++) {
                 const int64_t k = group * GROUP + i;
-                bits[i] = inside < shape->rows && k < shape->depth ? from[k] : 0;
+                bits[i] = inside < single->lines && k < shape->depth ? from[k * single->k] : 0;
                 exponents[i] = exponent_of(bits[i]);
             }
             const int64_t at = row * (to->depth / GROUP) + group;
@@ -133,26 +144,27 @@ static void pack_rows(const void *data, int64_t begin, int64_t end) {
             to->base[at] = base;
             for (int i = 0; i < GROUP; i++) {
                 const int64_t k = row * to->depth + group * GROUP + i;
-                scale(bits[i], base, 0x007E0000u, 0x007FE000u, 7, to->high + k, to->low + k, to->exponent + k);
+                scale(bits[i], base, single->upper, single->whole, single->lift, to->high + k, to->low + k, to->exponent + k);
             }
         }
     }
 }
 
-static void pack_panel(const Shape *shape, const uint32_t *w, int64_t first_k, int64_t depth, int64_t columns, Panel *to) {
+static void pack_panel(const Work *work, const uint32_t *from, int64_t first_k, int64_t depth, int64_t lines, Panel *to) {
+    const Operand *wide = &work->wide;
     for (int64_t group = 0; group < depth / GROUP; group++) {
         to->flags[group] = 0;
         to->base[group] = all(0);
-        for (int i = 0; i < GROUP; i++) { /* of lanes without a column */
+        for (int i = 0; i < GROUP; i++) { /* where there is no line */
             to->high[group * GROUP + i] = to->low[group * GROUP + i] = (f32v)all(0);
             to->exponent[group * GROUP + i] = all(NOTHING);
         }
-        for (int lane = 0; lane < columns; lane++) {
+        for (int lane = 0; lane < lines; lane++) {
             uint32_t bits[GROUP];
             int exponents[GROUP], base;
             for (int i = 0; i < GROUP; i++) {
                 const int64_t k = first_k + group * GROUP + i;
-                bits[i] = k < shape->depth ? w[k * shape->w_row + lane] : 0;
+                bits[i] = k < work->shape->depth ? from[k * wide->k + lane * wide->line] : 0;
                 exponents[i] = exponent_of(bits[i]);
             }
             to->flags[group] |= classify(exponents, &base);
@@ -160,7 +172,7 @@ static void pack_panel(const Shape *shape, const uint32_t *w, int64_t first_k, i
             for (int i = 0; i < GROUP; i++) {
                 float high, low;
                 int32_t exponent;
-                scale(bits[i], base, 0x00780000u, 0x007FC000u, 5, &high, &low, &exponent);
+                scale(bits[i], base, wide->upper, wide->whole, wide->lift, &high, &low, &exponent);
                 to->high[group * GROUP + i][lane] = high;
                 to->low[group * GROUP + i][lane] = low;
                 to->exponent[group * GROUP + i][lane] = exponent;
@@ -172,7 +184,8 @@ static void pack_panel(const Shape *shape, const uint32_t *w, int64_t first_k, i
 
 /* A group's sums in every phase and its exponent, by fused multiply-adds. */
 INLINE void sum_group(const Panel *panel, int64_t at, const float *high, const float *low, const int32_t *exponent,
-                      int32_t base, int phases, i32v *sums, i32v *exponents) {
+                      int32_t base, int phases, int turned, i32v *sums, i32v *exponents) {
+    const int w_low = turned ? 2 : 1, x_low = turned ? 1 : 2; /* phases: the panel's lower bits, the other side's */
     i32v most = panel->exponent[at] + exponent[0];
     for (int i = 1; i < GROUP; i++) most = larger(most, panel->exponent[at + i] + exponent[i]);
     *exponents = most + panel->base[at / GROUP] + (base - 127);
@@ -182,27 +195,29 @@ INLINE void sum_group(const Panel *panel, int64_t at, const float *high, const f
     for (int i = 0; i < GROUP; i++) {
         const f32v w = panel->high[at + i];
         total[0] = fused(w * high[i], unit, total[0]);
-        if (phases > 1) total[1] = fused(panel->low[at + i] * high[i], unit, total[1]);
-        if (phases > 2) total[2] = fused(w * low[i], unit, total[2]);
+        if (phases > w_low) total[w_low] = fused(panel->low[at + i] * high[i], unit, total[w_low]);
+        if (phases > x_low) total[x_low] = fused(w * low[i], unit, total[x_low]);
         if (phases > 3) total[3] = fused(panel->low[at + i] * low[i], unit, total[3]);
     }
     for (int phase = 0; phase < phases; phase++) sums[phase] = (i32v)total[phase] - MAGIC;
 }
 
 /* The same by integers, for any exponents. */
-static void sum_group_exactly(const uint32_t *x, const uint32_t *w, int64_t w_row, int64_t depth, int64_t columns,
+static void sum_group_exactly(const Work *work, const uint32_t *single, const uint32_t *lines, int64_t depth, int64_t count,
                               int phases, i32v *sums, i32v *exponents) {
+    const Operand *wide = &work->wide;
     for (int phase = 0; phase < phases; phase++) sums[phase] = all(0);
     *exponents = all(NOTHING);
-    for (int lane = 0; lane < columns; lane++) {
+    for (int lane = 0; lane < count; lane++, lines += wide->line) {
         int most = NOTHING;
         for (int64_t k = 0; k < depth; k++) {
-            const int a = exponent_of(w[k * w_row + lane]), b = exponent_of(x[k]);
+            const int a = exponent_of(lines[k * wide->k]), b = exponent_of(single[k * work->single.k]);
             if (a && b && a + b - 127 > most) most = a + b - 127;
         }
         (*exponents)[lane] = most;
         for (int64_t k = 0; k < depth; k++) {
-            const uint32_t a = w[k * w_row + lane], b = x[k];
+            const uint32_t first = lines[k * wide->k], second = single[k * work->single.k];
+            const uint32_t a = work->turned ? second : first, b = work->turned ? first : second; /* weight, activation */
             if (!exponent_of(a) || !exponent_of(b)) continue;
             const int shift = most - (exponent_of(a) + exponent_of(b) - 127);
             if (shift > 13) continue;
@@ -292,10 +307,11 @@ INLINE u32v write_tile(i32v sums[TILE / GROUP][4], Pair left, Pair right, u32v d
 
 /* All of one chunk of K for ROWS rows and a panel. */
 INLINE void multiply_rows(const Work *work, const Panel *panel, int64_t row, const uint32_t *const *x, const uint32_t *w,
-                          int64_t first_k, int64_t depth, int64_t columns, int phases, int fp32_dest, int fault, u32v *dest) {
+                          int64_t first_k, int64_t depth, int64_t columns, int phases, int fp32_dest, int fault, int turned,
+                          u32v *dest) {
     const Activations *from = &work->packed;
     for (int64_t k = 0; k < depth; k += TILE) {
-        for (int r = 0; r < ROWS; r++) {
+        for (int r = 0; r < (turned ? 1 : ROWS); r++) {
             i32v sums[TILE / GROUP][4], exponents[TILE / GROUP];
             for (int g = 0; g < TILE / GROUP; g++) {
                 const int64_t at = k + g * GROUP, whole = (row + r) * from->depth + first_k + at;
@@ -303,11 +319,11 @@ INLINE void multiply_rows(const Work *work, const Panel *panel, int64_t row, con
                 const int x_flags = from->flags[group], w_flags = panel->flags[at / GROUP];
                 if (!HAS_FMA || (x_flags & IS_WIDE && w_flags & IS_LOOSE) || (w_flags & IS_WIDE && x_flags & IS_LOOSE)) {
                     const int64_t rest = work->shape->depth - first_k - at, count = rest < GROUP ? rest : GROUP;
-                    sum_group_exactly(x[r] + first_k + at, w + (first_k + at) * work->shape->w_row,
-                                      work->shape->w_row, x[r] ? count : 0, columns, phases, sums[g], &exponents[g]);
+                    sum_group_exactly(work, x[r] + (first_k + at) * work->single.k, w + (first_k + at) * work->wide.k,
+                                      x[r] ? count : 0, columns, phases, sums[g], &exponents[g]);
                 } else {
                     sum_group(panel, at, from->high + whole, from->low + whole, from->exponent + whole,
-                              from->base[group], phases, sums[g], &exponents[g]);
+                              from->base[group], phases, turned, sums[g], &exponents[g]);
                 }
             }
             const Pair left = pair_of(exponents[0], exponents[1]), right = pair_of(exponents[2], exponents[3]);
@@ -317,42 +333,49 @@ INLINE void multiply_rows(const Work *work, const Panel *panel, int64_t row, con
     }
 }
 
-/* One panel of one batch: every row of it, chunk by chunk of K. */
-INLINE void multiply_panel(const Work *work, int64_t item, Panel *panel, int phases, int fp32_dest, int fault) {
+/* One panel of one batch: every line of the other side, chunk by chunk of K. `turned`: that is the one column. */
+INLINE void multiply_panel(const Work *work, int64_t item, Panel *panel, int phases, int fp32_dest, int fault, int turned) {
     const Shape *shape = work->shape;
+    const Operand *single = &work->single, *wide = &work->wide;
     const int64_t batch = item / work->panels, first = item % work->panels * WIDE;
-    const int64_t rest = shape->columns - first, columns = rest < WIDE ? rest : WIDE;
-    const uint32_t *w = work->w + batch * shape->w_batch + first, *x = work->x + batch * shape->x_batch;
+    const int64_t rest = wide->lines - first, count = rest < WIDE ? rest : WIDE;
+    const uint32_t *lines = wide->data + batch * wide->batch + first * wide->line;
+    const uint32_t *from = single->data + batch * single->batch;
     uint32_t *out = work->out + batch * shape->rows * shape->columns + first;
     for (int64_t k = 0; k < work->packed.depth; k += CHUNK) {
         const int64_t left = work->packed.depth - k, depth = left < CHUNK ? left : CHUNK;
-        pack_panel(shape, w, k, depth, columns, panel);
-        for (int64_t row = 0; row < shape->rows; row += ROWS) {
+        pack_panel(work, lines, k, depth, count, panel);
+        for (int64_t row = 0; row < single->lines; row += ROWS) {
             u32v dest[ROWS];
             const uint32_t *rows[ROWS];
             for (int r = 0; r < ROWS; r++) {
-                const int there = row + r < shape->rows;
-                rows[r] = there ? x + (row + r) * shape->x_row : 0;
+                const int there = row + r < single->lines;
+                rows[r] = there ? from + (row + r) * single->line : 0;
                 dest[r] = (u32v)all(0);
-                if (there && (k || shape->keep)) memcpy(&dest[r], out + (row + r) * shape->columns, (size_t)columns * 4);
+                if (there && (k || shape->keep)) memcpy(&dest[r], out + (row + r) * wide->lines, (size_t)count * 4);
             }
-            multiply_rows(work, panel, batch * work->padded_rows + row, rows, w, k, depth, columns, phases, fp32_dest, fault,
-                          dest);
-            for (int r = 0; r < ROWS && row + r < shape->rows; r++)
-                memcpy(out + (row + r) * shape->columns, &dest[r], (size_t)columns * 4);
+            multiply_rows(work, panel, batch * work->padded_rows + row, rows, lines, k, depth, count, phases, fp32_dest, fault,
+                          turned, dest);
+            for (int r = 0; r < ROWS && row + r < single->lines; r++)
+                memcpy(out + (row + r) * wide->lines, &dest[r], (size_t)count * 4);
         }
     }
+}
+
+INLINE void multiply_item(const Work *work, int64_t item, Panel *panel, int phases, int turned) {
+    if (!work->shape->wide_dest) multiply_panel(work, item, panel, phases, 0, 0, turned);
+    else if (work->shape->minus_one_fault) multiply_panel(work, item, panel, phases, 1, 1, turned);
+    else multiply_panel(work, item, panel, phases, 1, 0, turned);
 }
 
 static void multiply_panels(const void *data, int64_t begin, int64_t end) {
     const Work *work = data;
     Panel panel;
     for (int64_t item = begin; item < end; item++) {
-#define CASE(p)                                                                                             \
-    if (work->shape->phases == p) {                                                                         \
-        if (!work->shape->wide_dest) multiply_panel(work, item, &panel, p, 0, 0);                           \
-        else if (work->shape->minus_one_fault) multiply_panel(work, item, &panel, p, 1, 1);                 \
-        else multiply_panel(work, item, &panel, p, 1, 0);                                                   \
+#define CASE(p)                                                          \
+    if (work->shape->phases == p) {                                      \
+        if (work->turned) multiply_item(work, item, &panel, p, 1);       \
+        else multiply_item(work, item, &panel, p, 0);                    \
     }
         CASE(1)
         CASE(2)
@@ -365,11 +388,15 @@ static void multiply_panels(const void *data, int64_t begin, int64_t end) {
 /* Float32 patterns x [batches, rows, depth] times w [batches, depth, columns]; out is contiguous. 0 without memory. */
 int fpu_matmul(const Threads *threads, const uint32_t *x, const uint32_t *w, uint32_t *out, const Shape *shape) {
     const int64_t depth = (shape->depth + TILE - 1) / TILE * TILE;
-    const int64_t padded_rows = (shape->rows + ROWS - 1) / ROWS * ROWS, rows = shape->batches * padded_rows;
+    const Operand left = {x, shape->x_batch, shape->x_row, 1, shape->rows, 0x007E0000u, 0x007FE000u, 7};
+    const Operand right = {w, shape->w_batch, 1, shape->w_row, shape->columns, 0x00780000u, 0x007FC000u, 5};
+    const int turned = shape->columns == 1 && shape->rows > 1;
+    const Operand single = turned ? right : left, wide = turned ? left : right;
+    const int64_t padded_rows = (single.lines + ROWS - 1) / ROWS * ROWS, rows = shape->batches * padded_rows;
     const int64_t elements = rows * depth, groups = elements / GROUP;
     char *memory = malloc((size_t)(elements * 12 + groups * 8));
     if (!memory) return 0;
-    Work work = {shape, x, w, out, {0}, (shape->columns + WIDE - 1) / WIDE, padded_rows};
+    Work work = {shape, single, wide, out, {0}, (wide.lines + WIDE - 1) / WIDE, padded_rows, turned};
     work.packed.high = (float *)memory;
     work.packed.low = work.packed.high + elements;
     work.packed.exponent = (int32_t *)(work.packed.low + elements);

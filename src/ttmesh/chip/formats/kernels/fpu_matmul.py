@@ -83,7 +83,7 @@ def _run(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, options: tuple[int
     columns = b.shape[-1]
     strides = a.stride(0), a.stride(1), b.stride(0), b.stride(1)
     shape = _Shape(batches, rows, depth, columns, *strides, *(int(option) for option in options))
-    pieces = batches * -(-columns // COLUMNS)
+    pieces = batches * -(-(rows if columns == 1 else columns) // COLUMNS)
     count = torch.get_num_threads() if batches * rows * depth * columns >= SPLIT_PRODUCTS else 1
     team = threads.Threads(threads.parallel() if count > 1 else None, min(count, pieces), 1)
     done = _function("fpu_matmul")(ctypes.byref(team), a.data_ptr(), b.data_ptr(), out.data_ptr(), ctypes.byref(shape))
