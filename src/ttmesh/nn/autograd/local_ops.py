@@ -10,6 +10,7 @@ import torch
 from ttmesh.base.dtypes import float32
 from ttmesh.ops.catalogue.definition import device_operation
 from ttmesh.ops.catalogue.spec_rules import Inferred
+from ttmesh.ops.lane_functions.gemm import matmul_lanes
 from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims
 from ttmesh.tensor.calls.gate import DeviceOperation
 from ttmesh.tensor.calls.operation import Call, SpecRule
@@ -52,7 +53,7 @@ def _weight_grad(x: torch.Tensor, grad: torch.Tensor, lane_axes: int) -> torch.T
     x, grad = align_mesh_dims([x, grad], lane_axes)
     lanes = x.shape[:lane_axes]
     rows, columns = x.reshape(*lanes, -1, x.shape[-1]), grad.reshape(*lanes, -1, grad.shape[-1])
-    return torch.matmul(rows.transpose(-1, -2), columns)
+    return matmul_lanes(rows.mT, columns, lane_axes)
 
 
 def _weight_grad_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
