@@ -80,7 +80,8 @@ def look_up_rows(ids: torch.Tensor, table: torch.Tensor, lane_axes: int) -> torc
 @op("ttnn.embedding", golden=goldens.embedding, check=_check, out=_spec, stages=embedding_stages)
 def embedding(input_tensor: torch.Tensor, weight: torch.Tensor, lane_axes: int) -> torch.Tensor:
     """The rows of the weight at these ids: [B, S] → [B, S, E], [S] → [S, E]."""
-    rows = look_up_rows(input_tensor, weight.reshape(*weight.shape[:lane_axes], -1, weight.shape[-1]), lane_axes)
+    *mesh, length, width = *weight.shape[:lane_axes], weight.shape[lane_axes:-1].numel(), weight.shape[-1]
+    rows = look_up_rows(input_tensor, weight.reshape(*mesh, length, width), lane_axes)
     local = input_tensor.shape[lane_axes:]
     if len(local) <= 2:
         return rows

@@ -23,7 +23,8 @@ CHUNK = 1 << 18  # elements of rows that are normalized at a time: 1 MiB of floa
 
 def to_row(values: Lanes, lane_axes: int, rank: int) -> Lanes:
     """Per-column parameters ([W], [1, 1, 1, W] or [1, 1, W/32, 32]) as a row that broadcasts over a local rank."""
-    return values.reshape(*values.shape[:lane_axes], *[1] * (rank - 1), -1)
+    local = values.shape[lane_axes:].numel()  # not -1, which means nothing where there are no elements
+    return values.reshape(*values.shape[:lane_axes], *[1] * (rank - 1), local)
 
 
 def is_shared(values: Lanes | None, lane_axes: int) -> bool:
