@@ -82,11 +82,14 @@ def pack_codes(dest: torch.Tensor, dtype: DataType, *, precise: bool = False) ->
 
 
 def accumulate(held: torch.Tensor, packed: torch.Tensor, dtype: DataType) -> torch.Tensor:
-    """L1 accumulation: the packed value added to the value in L1, nearest even, subnormals flushed. In float32."""
+    """L1 accumulation: the packed value added to the value in L1, nearest even, subnormals flushed. In float32.
+
+    Infinities of both signs give one NaN, 0x7fc00000; which bits the chip writes there is not known.
+    """
     total = held + packed
-    if dtype != float32:
-        total = total.bfloat16().float()
-    return total.masked_fill(fields(total)[1] == 0, 0.0)
+    rounded = total if dtype == float32 else total.bfloat16().float()
+    rounded = rounded.masked_fill(total.isnan(), torch.nan)  # its sign differs from processor to processor
+    return rounded.masked_fill(fields(rounded)[1] == 0, 0.0)
 
 
 def add_block(held: torch.Tensor | None, dest: torch.Tensor, dtype: DataType) -> torch.Tensor:
