@@ -174,6 +174,21 @@ def test_whole_matmuls_have_the_same_bits_with_and_without_kernels(
     b = to_lane(_patterns((batch, depth, columns), seed + 1, spread, zeros=0.1), formats[1])
     config = FpuConfig(arch, fidelity, *destination, block, *formats)
 
+    _assert_same_bits_without_kernels(a, b, config)
+
+
+@needs_compiler
+@pytest.mark.parametrize("fp32_dest", [False, True])
+def test_blocks_whose_sums_are_infinite_have_the_same_bits_with_and_without_kernels(fp32_dest: bool) -> None:
+    """Infinities of both signs meet in L1."""
+    special = torch.tensor([torch.inf, -torch.inf, torch.nan, 1e-40, -0.0, 3.3e38, -3.3e38, 1.0])
+    a, b = (special[torch.randint(0, 8, shape, generator=_generator(3))] for shape in ((16, 160), (160, 40)))
+    a[:, -32:] = 0.0  # the last block is computed on top of L1 and leaves it
+
+    _assert_same_bits_without_kernels(a, b, FpuConfig(fp32_dest=fp32_dest, packer_l1_acc=True, k_block=32))
+
+
+def _assert_same_bits_without_kernels(a: torch.Tensor, b: torch.Tensor, config: FpuConfig) -> None:
     compiled = exact_matmul.matmul(a, b, config)
     options.override("TTMESH_KERNELS", False)
     loader.forget()
