@@ -25,6 +25,8 @@ y = ttnn.linear(ttnn.layer_norm(ttnn.rms_norm(x, weight=row), weight=row, bias=r
 y = ttnn.transformer.scaled_dot_product_attention(y, y, y, is_causal=True)
 tokens = ttnn.from_torch(torch.zeros(1, 32, dtype=torch.int32), device=mesh, dtype=ttnn.uint32)
 ttnn.embedding(tokens, ttnn.to_layout(ttnn.reshape(x, (32, 32)), ttnn.ROW_MAJOR_LAYOUT))
+cache, user = ttnn.reshape(x, (1, 1, 32, 32)), ttnn.from_torch(torch.zeros(1, dtype=torch.int32), device=mesh)
+ttnn.transformer.scaled_dot_product_attention_decode(cache, cache, cache, cur_pos_tensor=user)
 ttnn.close_mesh_device(mesh)
 print(sorted(name for name in set(sys.modules) - before if name in ("sympy", "torch._dynamo", "torch._inductor")))
 """

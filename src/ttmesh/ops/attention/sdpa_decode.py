@@ -210,7 +210,8 @@ def attend_cached(
     keys = k.shape[-2] if table is None else k.shape[-2] * table.shape[-1]
     if modulo is not None:
         keys = min(keys, modulo)  # the ring buffer has no more slots
-    elif positions is not None and positions.is_cpu:  # a GPU would make the host wait, which no CUDA graph can hold
+    elif positions is not None and positions.is_cpu and positions.numel():
+        # On a GPU the host would have to wait, which no CUDA graph can hold.
         keys = min(keys, int(positions.max()) + 1) or 1  # keys after every user's position have no weight
     if table is None:
         k, v = k[..., :keys, :], v[..., :keys, :]
