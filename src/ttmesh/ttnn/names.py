@@ -382,9 +382,10 @@ OWN_NAMES: dict[str, dict[str, str]] = {
     "_ttnn.global_circular_buffer": {
         "global_circular_buffer": "ttmesh.mesh.functions.global_circular_buffers:GlobalCircularBuffer"
     },
-    "device": _DEVICE,
+    "device": {**_DEVICE, "DeallocateBuffers": "ttmesh.mesh.functions.memory_reports:deallocate_buffers"},
     "_ttnn.device": {
         **_DEVICE,
+        "deallocate_buffers": "ttmesh.mesh.functions.memory_reports:deallocate_buffers",
         "GetMemoryView": "ttmesh.mesh.functions.memory_reports:get_memory_view",
         "DumpDeviceMemoryState": "ttmesh.mesh.functions.memory_reports:dump_device_memory_state",
         "GetAllocatorBaseAddress": "ttmesh.mesh.functions.cluster:get_allocator_base_address",

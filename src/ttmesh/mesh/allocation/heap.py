@@ -261,6 +261,11 @@ class Heap:
             self._drain()
             return sorted((c for cells in self.live.values() for c in cells.values()), key=lambda c: c.buffer_id)
 
+    def free_all(self) -> None:
+        """Free every live cell without telling its buffer, which frees what lies at its address when it goes."""
+        for cell in self.cells():
+            self.free(cell)
+
     def close(self) -> None:
         """Free every live cell; buffers that still refer to this heap cannot be used any more."""
         for cell in self.cells():
@@ -271,18 +276,20 @@ class Heap:
     def _release(self, cell: Cell) -> None:
         if self.closed:
             return
-        room, address = cell.room, cell.address
-        buffer_type = room.buffer_type
-        del self.live[buffer_type][address]
+        address, buffer_type = cell.address, cell.buffer_type
+        held = self.live[buffer_type].pop(address, None)
+        if held is None:  # free_all freed it
+            return
+        room = held.room
         for spans in self._allocator.lists[buffer_type]:
             spans.free(address)
         self.version += 1
         if buffer_type is DRAM and address + room.bank_bytes > self.deletion_high_water:
             self.deletion_high_water = address + room.bank_bytes
         if self.corruptible:
-            self.corruptible.discard(cell.buffer_id)
+            self.corruptible.discard(held.buffer_id)
         if signals.listening:
-            signals.emit(Freed(self.mesh_id, cell.buffer_id))
+            signals.emit(Freed(self.mesh_id, held.buffer_id))
 
     def _note_beside_traces(self, cell: Cell) -> None:
         if trace_allocations.TRACE_ALLOC_TRACKING:

@@ -1,4 +1,4 @@
-"""Reports of a mesh's memory, for programs and as files."""
+"""The memory of a whole mesh: reports, for programs and as files, and freeing it."""
 
 from __future__ import annotations
 
@@ -52,6 +52,13 @@ def get_memory_view(device: MeshDevice, buffer_type: BufferType) -> MemoryView:
 def peak_bytes(device: MeshDevice, buffer_type: BufferType) -> int:
     """The most bytes that were ever in use on one chip, over all banks."""
     return device.heap.peak_bank_bytes(buffer_type) * device.heap.map.banks[buffer_type].count
+
+
+@name_wrong_types
+def deallocate_buffers(device: MeshDevice) -> None:
+    """Free all memory of a mesh, as TT-NN does: its tensors still say that they are allocated."""
+    device.check_open()
+    device.heap.free_all()
 
 
 def get_buffers(devices: MeshDevice | list[MeshDevice] | None = None) -> list[BufferInfo]:

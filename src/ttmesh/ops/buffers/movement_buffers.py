@@ -29,6 +29,7 @@ from ttmesh.tensor.spec.tensor_spec import TensorSpec
 FACE_ROW, FACE = 16, 256  # numbers
 READ, PAD_READ = 4096, 2048  # bytes that a slice, and a pad, read at a time
 SLICE_SCRATCH = 16
+SLICE_PART, SLICE_RESERVE = 8192, 160  # bytes of a part of a row that L1 does not hold twice; bytes of L1 left free
 PADS_IN_FLIGHT, SLOTS = 16, 8
 REPEATED, REPEATED_SLACK = 8, 128  # pages in flight; bytes beside a row in the older program
 JOINED = {Arch.WORMHOLE_B0: 1_393_472, Arch.BLACKHOLE: 1_461_248}  # bytes of a row that concat takes
@@ -93,26 +94,30 @@ def slice_buffers(program: ProgramCall) -> int:
         return 2 * page_of(spec) + SLICE_SCRATCH
     if in_l1_shards(spec) and in_l1_shards(result):
         return 0
-    if _has_steps(program):
+    first, has_steps = _read_bounds(program)
+    if has_steps:
         return 2 * row_bytes(spec, program.arch)
     step = max(alignment(spec, program.arch), alignment(result, program.arch))
-    starts = program.options.get("slice_start") or program.options.get("starts") or program.options.get("begins")
-    first = starts[-1] if isinstance(starts, (tuple, list)) and starts and isinstance(starts[-1], int) else 0
     skewed = first * element_bytes(spec) % alignment(spec, program.arch) != 0
     stick = align(max(result.shape[-1] if result.shape else 1, 1) * element_bytes(spec), step * (2 if skewed else 1))
+    if not skewed and 2 * stick > (program.free_l1 or JOINED[program.arch]) - SLICE_RESERVE:
+        return (2 if -(-stick // SLICE_PART) % 2 else 4) * SLICE_PART  # two parts at a time where they are even
     each = align(most_per_core(prod(result.shape[:-1]), program.grid.num_cores), TILE)
     most = max(min(each, READ // stick), 1)
     merged = next(n for n in range(most, 0, -1) if each % n == 0)
-    return 2 * merged * stick + SLICE_SCRATCH
+    return 2 * merged * stick
 
 
-def _has_steps(program: ProgramCall) -> bool:
-    options = program.options
+def _read_bounds(program: ProgramCall) -> tuple[int, bool]:
+    """Where a slice starts in a row, and whether it leaves elements out: from the stage's bounds or from the call."""
+    options, stage = program.options, program.options.get("stage")
+    if isinstance(stage, tuple) and stage and all(isinstance(bound, tuple) and len(bound) == 3 for bound in stage):
+        return stage[-1][0], any(step > 1 for _, _, step in stage)
+    starts = options.get("slice_start") or options.get("starts") or options.get("begins")
     steps = options.get("slice_step") or options.get("steps") or options.get("step")
-    stage = options.get("stage")
-    given = steps if isinstance(steps, (tuple, list)) else stage if isinstance(stage, tuple) else ()
-    flat = given[0] if given and isinstance(given[0], tuple) else given
-    return any(isinstance(step, int) and step > 1 for step in flat)
+    first = starts[-1] if isinstance(starts, (tuple, list)) and starts and isinstance(starts[-1], int) else 0
+    given = steps if isinstance(steps, (tuple, list)) else ()
+    return first, any(isinstance(step, int) and step > 1 for step in given)
 
 
 @buffer_rule("split", "chunk")

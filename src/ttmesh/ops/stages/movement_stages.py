@@ -271,7 +271,7 @@ def slice_front(c: Composition, x: PlannedTensor, shape: Sequence[int]) -> Plann
         return x
     config = x.spec.memory_config
     made = TensorSpec(tuple(shape), x.spec.dtype, x.spec.layout, memory_config=config)
-    return c.run("slice", made, x, options=((0,) * len(shape), tuple(shape)))
+    return c.run("slice", made, x, options=tuple((0, extent, 1) for extent in shape))
 
 
 def tilize(c: Composition, x: PlannedTensor, config: MemoryConfig, pad_value: float = 0.0) -> PlannedTensor:
