@@ -33,12 +33,18 @@ def num_cores_to_corerangeset_in_subcoregrids(
         )
     chosen = cores[cores.index(start_core) :][:target_num_cores]
     if len(chosen) < target_num_cores:
+        wrong = (
+            f"Target number of cores {target_num_cores} is greater than total available cores {len(cores)}"
+            if target_num_cores > len(cores)
+            else f"Failed to assign all {target_num_cores} requested cores"
+        )
         raise ShapeError(
-            f"Failed to produce target number of cores {target_num_cores}; only {len(chosen)} follow the start core",
+            f"{wrong}; {len(chosen)} follow the start core",
             expected=f"at most {len(chosen)}",
             fix="Ask for fewer cores or start earlier.",
         )
-    return CoreRangeSet(rectangles(chosen))
+    places = {core: place for place, core in enumerate(chosen)}
+    return CoreRangeSet(sorted(rectangles(chosen), key=lambda box: min(places[core] for core in box.cores())))
 
 
 def grid_to_cores(

@@ -261,11 +261,14 @@ class CoreRangeSet(JsonText):
     def merge(self, other: CoreRangeSet | Iterable[CoreRange]) -> CoreRangeSet:
         """Every core of both, in maximal rectangles."""
         cores = {*self.cores(), *(c for r in other for c in r.cores())}
-        return CoreRangeSet(rectangles(cores))
+        return CoreRangeSet(_sort_by_column(rectangles(cores)))
 
     def subtract(self, other: CoreRangeSet) -> CoreRangeSet:
-        """The cores that the other does not have."""
-        return CoreRangeSet(rectangles(set(self.cores()) - set(other.cores())))
+        """The cores that the other does not have: of each rectangle what is left, right, above and below, as in TT-NN."""
+        remaining = _sort_by_column(rectangles(self.cores()))
+        for hole in _sort_by_column(list(other)):
+            remaining = [part for box in remaining for part in (_cut(box, hole) if box.intersects(hole) else [box])]
+        return CoreRangeSet(remaining)
 
     def __iter__(self) -> Iterator[CoreRange]:
         return iter(self._ranges)
@@ -293,6 +296,23 @@ class CoreRangeSet(JsonText):
 
     def __repr__(self) -> Text:
         return "{" + ", ".join(map(repr, self._ranges)) + "}"
+
+
+def _sort_by_column(boxes: list[CoreRange]) -> list[CoreRange]:
+    return sorted(boxes, key=lambda box: (box.start.x, box.start.y))
+
+
+def _cut(box: CoreRange, hole: CoreRange) -> list[CoreRange]:
+    """What a hole leaves of a rectangle: whole columns at its sides, then what is above and below it."""
+    left, right = max(box.start.x, hole.start.x), min(box.end.x, hole.end.x)
+    top, bottom = max(box.start.y, hole.start.y), min(box.end.y, hole.end.y)
+    corners = [
+        (box.start.x, box.start.y, left - 1, box.end.y),
+        (right + 1, box.start.y, box.end.x, box.end.y),
+        (left, box.start.y, right, top - 1),
+        (left, bottom + 1, right, box.end.y),
+    ]
+    return [CoreRange(CoreCoord(a, b), CoreCoord(c, d)) for a, b, c, d in corners if a <= c and b <= d]
 
 
 def rectangles(cores: Iterable[CoreCoord]) -> list[CoreRange]:

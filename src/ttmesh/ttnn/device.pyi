@@ -14,6 +14,7 @@ from ttmesh.tensor.tensor import Tensor as Tensor
 from ttmesh.mesh.device.opening import DEFAULT_WORKER_L1_SIZE as DEFAULT_WORKER_L1_SIZE
 from ttmesh.mesh.device.realtime_profiler import IsProgramRealtimeProfilerActive as IsProgramRealtimeProfilerActive, RegisterProgramRealtimeProfilerCallback as RegisterProgramRealtimeProfilerCallback, UnregisterProgramRealtimeProfilerCallback as UnregisterProgramRealtimeProfilerCallback
 from ttmesh.mesh.functions.instrumentation import clear_kernel_cache as ClearKernelCache, disable_asynchronous_slow_dispatch as disable_asynchronous_slow_dispatch, disable_memory_reports as DisableMemoryReports, enable_asynchronous_slow_dispatch as enable_asynchronous_slow_dispatch, enable_memory_reports as EnableMemoryReports, get_dispatch_core_axis as get_dispatch_core_axis, initialize_fast_dispatch as initialize_fast_dispatch, is_asynchronous_slow_dispatch_enabled as is_asynchronous_slow_dispatch_enabled, set_root_dir as SetRootDir, setup_fast_dispatch as setup_fast_dispatch, terminate_fast_dispatch as terminate_fast_dispatch
+from ttmesh.mesh.functions.memory_reports import deallocate_buffers as DeallocateBuffers
 
 
 def __getattr__(name: str) -> Any: ...

@@ -279,7 +279,7 @@ _GRAPH = {
 }
 _TRACED_NODES = (
     "TorchTensor TorchParameter TorchFunction TorchModule TorchModuleInput ModuleIOTensor InputTensorIndex "
-    "TTNNTensor TTNNOperation"
+    "PositionalArgumentName TTNNTensor TTNNOperation"
 )
 _TRACER = {
     **{name: f"ttmesh.ops.graph.traced_nodes:{name}" for name in _TRACED_NODES.split()},

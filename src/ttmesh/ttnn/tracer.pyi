@@ -14,7 +14,7 @@ from ttmesh.tensor.tensor import Tensor as Tensor
 from ttmesh.ops.graph.graph_dot import LEVEL_COLORS as LEVEL_COLORS, visualize as visualize
 from ttmesh.ops.graph.graph_source import codegen as codegen
 from ttmesh.ops.graph.graph_tracing import disable_tracing as disable_tracing, enable_tracing as enable_tracing, flatten_graph as flatten_graph, get_graph as get_graph, is_tracing_enabled as is_tracing_enabled, trace as trace
-from ttmesh.ops.graph.traced_nodes import InputTensorIndex as InputTensorIndex, ModuleIOTensor as ModuleIOTensor, TTNNOperation as TTNNOperation, TTNNTensor as TTNNTensor, TorchFunction as TorchFunction, TorchModule as TorchModule, TorchModuleInput as TorchModuleInput, TorchParameter as TorchParameter, TorchTensor as TorchTensor, TracedNode as Node
+from ttmesh.ops.graph.traced_nodes import InputTensorIndex as InputTensorIndex, ModuleIOTensor as ModuleIOTensor, PositionalArgumentName as PositionalArgumentName, TTNNOperation as TTNNOperation, TTNNTensor as TTNNTensor, TorchFunction as TorchFunction, TorchModule as TorchModule, TorchModuleInput as TorchModuleInput, TorchParameter as TorchParameter, TorchTensor as TorchTensor, TracedNode as Node
 
 
 def __getattr__(name: str) -> Any: ...

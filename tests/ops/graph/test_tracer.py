@@ -113,8 +113,25 @@ def test_graphs_are_drawn_and_written_as_programs() -> None:
     assert deep.count("subgraph") == 4
     assert "subgraph" not in shallow
     assert "subgraph" not in visualize(y, show_modules=False).source
-    assert "torch.nn.functional.relu(input, inplace=False)" in codegen(y)
+    assert "torch.nn.functional.relu(input=input)" in codegen(y)
     with pytest.raises(ValueError, match=r"must have a \.svg, \.png or \.pdf suffix, not \.txt"):
         visualize(y, file_name="graph.txt")
     with pytest.raises(RuntimeError, match=r"Unexpected type <class 'torch.Tensor'>"):
         visualize(torch.ones(1))
+
+
+def test_arguments_are_pairs_of_names_and_values_and_a_graph_can_be_evaluated_from_them() -> None:
+    tracer = ttnn.tracer
+    with trace():
+        x = torch.rand(2, 3)
+        y = torch.cat([x, torch.nn.functional.softmax(x, dim=-1)], dim=1)
+        z = torch.nn.functional.layer_norm(y, (6,), torch.ones(6)) + 1
+
+    graph = get_graph(z)
+    operations = [graph.nodes[node]["operation"] for node in sorted(graph)]
+    pairs = {operation.function.__name__: operation.arg_name_value_pairs for operation in operations}
+
+    assert repr(pairs["cat"]) == "[(0, [$0, $1]), ('dim', 1)]"
+    assert repr(pairs["softmax"]) == "[('input', $0), ('dim', -1)]"  # without what the function has by default
+    assert repr(pairs["layer_norm"]) == "[('input', $0), ('normalized_shape', (6,)), ('weight', $1)]"
+    assert pairs["add"][0] == (tracer.PositionalArgumentName(0), tracer.InputTensorIndex(0))

@@ -108,13 +108,26 @@ def _check_rank(call: Call) -> None:
     heads, kv = call["num_heads"], call["num_kv_heads"]
     if heads is None or call["input_kv"] is not None:
         return
-    head_count = heads + (1 if call["kv_tied"] else 2) * (heads if kv is None else kv)
-    if x.shape[3] % head_count:
+    kv = heads if kv is None else kv
+    head_count = heads + (1 if call["kv_tied"] else 2) * kv
+    if call["kv_tied"]:
+        _check_tied_width(x.shape[3], head_count, head_count + kv)
+    elif x.shape[3] % head_count:
         raise ShapeError(
             f"input hidden dim ({x.shape[3]}) must be divisible by num_q_heads + 2 * num_kv_heads ({head_count})",
             expected=f"a multiple of {head_count}",
             fix="Check the head counts.",
         )
+
+
+def _check_tied_width(width: int, tied: int, untied: int) -> None:
+    """A width that would do for keys and values that are not tied too is refused."""
+    require(
+        width % tied == 0, "Unsupported input shape", f"a multiple of {tied}, not {width}", "Check the head counts."
+    )
+    counts = f"{tied} (tied) and {untied} (untied) sections"
+    wrong = f"Ambiguous kv_tied fused input shape: width {width} is divisible by both {counts}"
+    require(width % untied != 0, wrong, f"no multiple of {untied}", "Pass queries and keys with input_kv=.")
 
 
 def _check_create(call: Call) -> None:

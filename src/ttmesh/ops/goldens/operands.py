@@ -138,6 +138,7 @@ def addcdiv(a: Tensor, b: Tensor, c: Tensor, value: float = 1.0) -> Tensor:
     return torch.addcdiv(a, b, c, value=value)
 
 
+@keep_dtype
 def lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
     return torch.lerp(input, end, weight)
 

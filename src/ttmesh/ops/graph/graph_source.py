@@ -77,8 +77,8 @@ def _call(operation: Any, inputs: list[str]) -> str:
         parameters = f"parameters={f'parameters.{tail}' if tail else 'parameters'}"
         return f"{type(operation.module).__name__}({', '.join(['config', *given, parameters])})"
     arguments = [
-        (_text(value, inputs) if name.isdigit() else f"{name}={_text(value, inputs)}")
-        for name, value in operation.arguments.items()
+        f"{name}={_text(value, inputs)}" if isinstance(name, str) else _text(value, inputs)
+        for name, value in operation.arg_name_value_pairs
     ]
     return f"{operation}({', '.join(arguments)})"
 

@@ -17,8 +17,10 @@ from torch.overrides import TorchFunctionMode
 
 from ttmesh.base.ttnn_config import CONFIG
 from ttmesh.ops.graph.traced_nodes import (
+    ArgumentPairs,
     InputTensorIndex,
     ModuleIOTensor,
+    PositionalArgumentName,
     TorchFunction,
     TorchModule,
     TorchModuleInput,
@@ -126,7 +128,7 @@ class GraphTracer(Watcher):
         """Add a call of a torch function that gives tensors."""
         outputs = _tensors_in(result)
         if outputs and not self._inside:
-            inputs, given = _name_arguments(args, kwargs)
+            inputs, given = _name_arguments(*_name_by_signature(function, args, kwargs))
             name = "torch_input" if function.__name__ in _CREATION else function.__name__
             self.add(name, TorchFunction(function, given), inputs, outputs)
 
@@ -171,7 +173,7 @@ class GraphTracer(Watcher):
         level = self._levels[-1]
         found = level.find(tensor)
         if found is None:
-            operation: Any = TTNNTensor() if isinstance(tensor, Tensor) else TorchTensor()
+            operation: Any = TTNNTensor() if isinstance(tensor, Tensor) else TorchTensor(tensor)
             node = _node("ttnn_input" if isinstance(tensor, Tensor) else "torch_input")
             if isinstance(tensor, torch.nn.Parameter):
                 operation, node = TorchParameter(tensor, self._names.get(id(tensor), "")), _node("torch_parameter")
@@ -251,11 +253,28 @@ def _tensors_in(value: Any) -> list[Any]:
     return []
 
 
-def _name_arguments(args: Any, kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """The tensors of a call, and its arguments by number and name with places of tensors instead of the tensors."""
+def _name_arguments(args: Any, kwargs: dict[str, Any]) -> tuple[list[Any], ArgumentPairs]:
+    """The tensors of a call, and its arguments by place and name with places of tensors instead of the tensors."""
     inputs: list[Any] = []
-    given = {str(i): _replace_tensors(value, inputs) for i, value in enumerate(args)}
-    return inputs, {**given, **{name: _replace_tensors(value, inputs) for name, value in kwargs.items()}}
+    by_place = [(PositionalArgumentName(i), _replace_tensors(value, inputs)) for i, value in enumerate(args)]
+    return inputs, [*by_place, *((name, _replace_tensors(value, inputs)) for name, value in kwargs.items())]
+
+
+def _name_by_signature(function: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The arguments by the names of a function's parameters, without defaults; as given where it has no such names."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except ValueError:  # compiled
+        return args, kwargs
+    kinds = {parameter.kind for parameter in parameters.values()}
+    if kinds & {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY}:
+        return args, kwargs
+    named = {**dict(zip(parameters, args, strict=False)), **kwargs}
+    return (), {name: value for name, value in named.items() if not _is_default(value, parameters.get(name))}
+
+
+def _is_default(value: Any, parameter: inspect.Parameter | None) -> bool:
+    return parameter is not None and type(value) is type(parameter.default) and value == parameter.default
 
 
 def _replace_tensors(value: Any, inputs: list[Any]) -> Any:
@@ -264,7 +283,8 @@ def _replace_tensors(value: Any, inputs: list[Any]) -> Any:
         inputs.append(value)
         return InputTensorIndex(len(inputs) - 1)
     if isinstance(value, list | tuple) and _tensors_in(value):
-        return [_replace_tensors(item, inputs) for item in value]
+        replaced = [_replace_tensors(item, inputs) for item in value]
+        return tuple(replaced) if type(value) is tuple else replaced
     return value
 
 

@@ -22,6 +22,29 @@ class TracedNode:
         return f"Node(name={self.name!r}, unique_id={self.unique_id})"
 
 
+@dataclass(frozen=True)
+class PositionalArgumentName:
+    """Stands for the name of an argument that was given by its place."""
+
+    index: int
+
+    def __repr__(self) -> str:
+        return str(self.index)
+
+
+@dataclass(frozen=True)
+class InputTensorIndex:
+    """Stands for a tensor among recorded arguments: which input of the node it is."""
+
+    index: int
+
+    def __repr__(self) -> str:
+        return f"${self.index}"
+
+
+ArgumentPairs = list[tuple[PositionalArgumentName | str, Any]]
+
+
 class _Operation:
     def to_string(self, verbose: bool = False) -> str:
         """The node's label, with arguments if `verbose`."""
@@ -34,6 +57,8 @@ class _Operation:
 @dataclass(repr=False)
 class TorchTensor(_Operation):
     """A torch tensor that came from outside the trace."""
+
+    tensor: torch.Tensor
 
     def to_string(self, verbose: bool = False) -> str:
         """The node's label."""
@@ -66,12 +91,12 @@ class TorchFunction(_Operation):
     """A call of a function of torch."""
 
     function: Any
-    arguments: dict[str, Any]  # positional ones by their number
+    arg_name_value_pairs: ArgumentPairs
 
     def to_string(self, verbose: bool = False) -> str:
         """The node's label."""
         name = torch.overrides.resolve_name(self.function) or self.function.__name__
-        return _with_arguments(name, self.arguments, verbose)
+        return _with_arguments(name, self.arg_name_value_pairs, verbose)
 
 
 @dataclass(repr=False)
@@ -80,11 +105,11 @@ class TTNNOperation(_Operation):
 
     pretty_name: str
     operation: Any
-    arguments: dict[str, Any]
+    arg_name_value_pairs: ArgumentPairs
 
     def to_string(self, verbose: bool = False) -> str:
         """The node's label."""
-        return _with_arguments(self.pretty_name, self.arguments, verbose)
+        return _with_arguments(self.pretty_name, self.arg_name_value_pairs, verbose)
 
 
 @dataclass(repr=False)
@@ -124,15 +149,8 @@ class TorchModule(_Operation):
         return f"{label}\n{self.name}" if self.name else label
 
 
-@dataclass(frozen=True)
-class InputTensorIndex:
-    """Stands for a tensor among recorded arguments: which input of the node it is."""
-
-    index: int
-
-
-def _with_arguments(name: str, arguments: dict[str, Any], verbose: bool) -> str:
+def _with_arguments(name: str, arguments: ArgumentPairs, verbose: bool) -> str:
     if not verbose:
         return name
-    given = [f"{key} = {value}" for key, value in arguments.items() if not isinstance(value, InputTensorIndex)]
+    given = [f"{key} = {value}" for key, value in arguments if not isinstance(value, InputTensorIndex)]
     return "\n".join([name, *given])

@@ -286,6 +286,22 @@ def _check_whole_untilize(call: Call) -> None:
     fits = len(spec.shape) <= 4 or tuple(spec.shape[-2:]) == tuple(spec.padded_shape[-2:])
     wrong = "MeshBuffer must be large enough to hold the tensor."
     require(fits, wrong, "four dims, or whole tiles", "Use ttnn.untilize_with_unpadding, or ttnn.to_layout.")
+    if call["sub_core_grids"] is not None and tuple(spec.shape[-2:]) == tuple(spec.padded_shape[-2:]):
+        _check_cores_of_untilize(call)
+
+
+def _check_cores_of_untilize(call: Call) -> None:
+    """What TT-NN's program on given cores takes; padding is taken away by another program."""
+    spec, fix = call.specs[0], "Leave sub_core_grids out."
+    wrong = "Input memory layout must be interleaved when sub_core_grid argument provided"
+    require(not spec.memory_config.is_sharded(), wrong, "an interleaved tensor", fix)
+    wrong = "sub_core_grid implementation only supported when use_multicore flag argument is set to true"
+    require(call["use_multicore"] is not False, wrong, "use_multicore=True", fix)
+    height, tile = spec.physical_shape[0], spec.tile.tile_shape[0]
+    wrong = (
+        f"sub_core_grid untilize only supports tensors one tile row tall, got height {height} with tile height {tile}"
+    )
+    require(height in (0, tile), wrong, f"{tile} rows, padding included", fix)
 
 
 @op("ttnn.untilize", golden=goldens.identity, check=_check_whole_untilize, out=_whole_rows_spec, stages=untilize_stages)

@@ -15,7 +15,7 @@ from ttmesh.mesh.device.opening import DEFAULT_WORKER_L1_SIZE as DEFAULT_WORKER_
 from ttmesh.mesh.device.realtime_profiler import IsProgramRealtimeProfilerActive as IsProgramRealtimeProfilerActive, RegisterProgramRealtimeProfilerCallback as RegisterProgramRealtimeProfilerCallback, UnregisterProgramRealtimeProfilerCallback as UnregisterProgramRealtimeProfilerCallback
 from ttmesh.mesh.functions.cluster import get_allocator_base_address as GetAllocatorBaseAddress
 from ttmesh.mesh.functions.instrumentation import clear_kernel_cache as ClearKernelCache, disable_asynchronous_slow_dispatch as disable_asynchronous_slow_dispatch, disable_memory_reports as DisableMemoryReports, enable_asynchronous_slow_dispatch as enable_asynchronous_slow_dispatch, enable_memory_reports as EnableMemoryReports, get_dispatch_core_axis as get_dispatch_core_axis, initialize_fast_dispatch as initialize_fast_dispatch, is_asynchronous_slow_dispatch_enabled as is_asynchronous_slow_dispatch_enabled, pad_to_tile_shape as pad_to_tile_shape, set_root_dir as SetRootDir, terminate_fast_dispatch as terminate_fast_dispatch
-from ttmesh.mesh.functions.memory_reports import dump_device_memory_state as DumpDeviceMemoryState, get_memory_view as GetMemoryView
+from ttmesh.mesh.functions.memory_reports import deallocate_buffers as deallocate_buffers, dump_device_memory_state as DumpDeviceMemoryState, get_memory_view as GetMemoryView
 
 
 def __getattr__(name: str) -> Any: ...
