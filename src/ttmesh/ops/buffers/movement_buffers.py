@@ -101,11 +101,11 @@ def slice_buffers(program: ProgramCall) -> int:
     skewed = first * element_bytes(spec) % alignment(spec, program.arch) != 0
     stick = align(max(result.shape[-1] if result.shape else 1, 1) * element_bytes(spec), step * (2 if skewed else 1))
     if not skewed and 2 * stick > (program.free_l1 or JOINED[program.arch]) - SLICE_RESERVE:
-        return (2 if -(-stick // SLICE_PART) % 2 else 4) * SLICE_PART  # two parts at a time where they are even
+        return (2 if -(-stick // SLICE_PART) % 2 else 4) * SLICE_PART + SLICE_SCRATCH  # two parts at a time if even
     each = align(most_per_core(prod(result.shape[:-1]), program.grid.num_cores), TILE)
     most = max(min(each, READ // stick), 1)
     merged = next(n for n in range(most, 0, -1) if each % n == 0)
-    return 2 * merged * stick
+    return 2 * merged * stick + SLICE_SCRATCH
 
 
 def _read_bounds(program: ProgramCall) -> tuple[int, bool]:
