@@ -267,7 +267,9 @@ class CoreRangeSet(JsonText):
         """The cores that the other does not have: of each rectangle what is left, right, above and below, as in TT-NN."""
         remaining = _sort_by_column(rectangles(self.cores()))
         for hole in _sort_by_column(list(other)):
-            remaining = [part for box in remaining for part in (_cut(box, hole) if box.intersects(hole) else [box])]
+            remaining = [
+                part for box in remaining for part in (_split_around(box, hole) if box.intersects(hole) else [box])
+            ]
         return CoreRangeSet(remaining)
 
     def __iter__(self) -> Iterator[CoreRange]:
@@ -302,7 +304,7 @@ def _sort_by_column(boxes: list[CoreRange]) -> list[CoreRange]:
     return sorted(boxes, key=lambda box: (box.start.x, box.start.y))
 
 
-def _cut(box: CoreRange, hole: CoreRange) -> list[CoreRange]:
+def _split_around(box: CoreRange, hole: CoreRange) -> list[CoreRange]:
     """What a hole leaves of a rectangle: whole columns at its sides, then what is above and below it."""
     left, right = max(box.start.x, hole.start.x), min(box.end.x, hole.end.x)
     top, bottom = max(box.start.y, hole.start.y), min(box.end.y, hole.end.y)
