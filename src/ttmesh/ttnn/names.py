@@ -128,7 +128,7 @@ _MODULES = {
     "ttmesh.ops.catalogue.fallback": "get_fallback_function",
     "ttmesh.tensor.transfer.overlapped_tensors": "OverlappedTensor",
     "ttmesh.ops.norm.group_norm_grids": (
-        "find_closest_largest_divisor dram_group_norm_virtual_columns create_group_norm_input_mask "
+        "find_closest_largest_divisor find_max_tile_span dram_group_norm_virtual_columns create_group_norm_input_mask "
         "create_group_norm_input_negative_mask create_group_norm_weight_bias_rm create_group_norm_reciprocals "
         "create_layer_norm_reciprocals get_group_norm_cores_across_channel dram_group_norm_params_from_torch "
         "determine_expected_group_norm_sharded_config_and_grid_size determine_expected_group_norm_dram_grid_size"

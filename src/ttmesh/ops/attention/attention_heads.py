@@ -29,9 +29,9 @@ TILE = 32
 QueryKeyValue = tuple[Lanes, Lanes, Lanes]  # queries, keys, values
 
 
-def to_heads(x: Lanes, heads: int) -> Lanes:
-    """[.., rows, heads · dim] → [.., heads, rows, dim]."""
-    return torch.unflatten(x, -1, (heads, -1)).transpose(-3, -2)
+def to_heads(x: Lanes, heads: int, size: int = -1) -> Lanes:
+    """[.., rows, heads · dim] → [.., heads, rows, dim]; no heads at all need their size."""
+    return torch.unflatten(x, -1, (heads, size)).transpose(-3, -2)
 
 
 def concat_heads(x: Lanes) -> Lanes:
@@ -51,7 +51,8 @@ def split_fused_heads(
         q, size = x, x.shape[-1] // heads
     k = kv[..., : kv_heads * size]
     v = k if tied else kv[..., kv_heads * size : 2 * kv_heads * size]
-    return _pad_heads(to_heads(q, heads), to_heads(k, kv_heads), to_heads(v, kv_heads), transpose_k=transpose_k)
+    k, v = to_heads(k, kv_heads, size), to_heads(v, kv_heads, size)
+    return _pad_heads(to_heads(q, heads), k, v, transpose_k=transpose_k)
 
 
 def split_interleaved_heads(

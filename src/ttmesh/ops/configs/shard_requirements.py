@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
+from ttmesh.base.dtypes import TensorMemoryLayout
 from ttmesh.tensor.calls.operation import Call, SpecRule
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.spec_checks import ShardMisfitError
@@ -37,6 +39,9 @@ _NAMES = (
 NEEDS_SHARDS = frozenset(f"ttnn.{name}" for name in _NAMES.split())
 CONFIGS = ("memory_config", "output_memory_config", "output_mem_config")
 REDUCTIONS = frozenset(f"ttnn.{name}" for name in ("max", "mean", "min", "sum", "var"))
+# these take the cores of an input in shards
+FROM_INPUT = REDUCTIONS | {"ttnn.layer_norm", "ttnn.rms_norm", "ttnn.std"}
+FROM_SAME_LAYOUT = "ttnn.untilize_with_unpadding"
 
 
 def require_shards(name: str, out: SpecRule) -> SpecRule:
@@ -46,10 +51,24 @@ def require_shards(name: str, out: SpecRule) -> SpecRule:
 
     def check_and_infer(call: Call, inferred: Sequence[Any]) -> Sequence[TensorSpec]:
         for argument in CONFIGS:
-            _check_shards_given(name, call[argument])
+            if not _takes_input_shards(name, call.specs[0], call[argument]):
+                _check_shards_given(name, call[argument])
         return out(call, inferred)
 
     return check_and_infer
+
+
+def _takes_input_shards(name: str, spec: TensorSpec, config: MemoryConfig | None) -> bool:
+    """Whether an operation divides its result like its input, where memory_config= names a sharding alone."""
+    held = spec.memory_config
+    if config is None or held.shard_spec is None:
+        return False
+    if name == FROM_SAME_LAYOUT:
+        is_matrix = prod(spec.padded_shape[:-2]) == 1
+        return held.memory_layout is config.memory_layout and (
+            is_matrix or held.memory_layout is not TensorMemoryLayout.BLOCK_SHARDED
+        )
+    return name in FROM_INPUT
 
 
 def _check_shards_given(name: str, config: MemoryConfig | None) -> None:

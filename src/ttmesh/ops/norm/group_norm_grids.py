@@ -45,6 +45,12 @@ def dram_group_norm_virtual_columns(core_grid: Any, num_channels: int, num_group
     return columns
 
 
+def find_max_tile_span(W: int, group_size: int, tile_width: int) -> int:
+    """How many tiles a group of columns touches at most, when groups of a size lie side by side in a width."""
+    starts = range(0, W, group_size)
+    return max(((start + group_size - 1) // tile_width - start // tile_width + 1 for start in starts), default=0)
+
+
 def _make_tensor(values: torch.Tensor, **options: Any) -> Tensor:
     tensor = from_torch(values, **options)
     assert tensor is not None, "this process holds a block of the mesh"
@@ -64,9 +70,8 @@ def _make_mask(
                 fix="Use fewer cores.",
             )
     size, per_core = num_channel // num_groups, num_groups // cores
-    width = num_channel // cores
     starts = [(g % per_core) * size for g in range(num_groups)]
-    tiles_per_group = max((s + size - 1) // tile_width - s // tile_width + 1 for s in range(0, width, size))
+    tiles_per_group = find_max_tile_span(num_channel // cores, size, tile_width)
     mask = torch.zeros(1, num_groups, tile_height, tiles_per_group * tile_width, dtype=torch.float32, device="cpu")
     for group, start in enumerate(starts):
         offset = start % tile_width

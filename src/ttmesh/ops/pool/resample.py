@@ -9,7 +9,7 @@ import torch
 from torch import Tensor as Lanes
 from torch.nn import functional as F
 
-from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout
+from ttmesh.base.dtypes import BLOCK_FLOATS, ELEMENT_BYTES, DataType, Layout, ShardOrientation, TensorMemoryLayout
 from ttmesh.base.errors import MeshError, ShapeError, require
 from ttmesh.ops.catalogue.checks import require_dtype, require_layout
 from ttmesh.ops.catalogue.definition import composite, op
@@ -46,6 +46,48 @@ def _image_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
         config.memory_layout, config.buffer_type, ShardSpec(shard.grid, shard_shape, shard.orientation)
     )
     return [TensorSpec(shape, dtype, Layout.ROW_MAJOR, memory_config=memory_config)]
+
+
+def _enlarged_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
+    """`_image_spec`; where nearest pixels of shards go into shards, those of the input decide how many a shard has."""
+    x, asked = call.specs[0], call["memory_config"]
+    shard, layout = x.memory_config.shard_spec, x.memory_config.memory_layout
+    if shard is None or asked is None:
+        return _image_spec(call, inferred)
+    height, width = _factors(call["scale_factor"])
+    whole = height.is_integer() and width.is_integer() and layout is not TensorMemoryLayout.WIDTH_SHARDED
+    if whole and asked.shard_spec is None:
+        wrong = f"bad optional access: ttnn.upsample of shards got the memory_config {asked}, which has no shard spec"
+        raise ShapeError(wrong, expected="a memory_config with shards", fix="Pass the input's memory_config, or none.")
+    shape = inferred[0][0]
+    dtype = DataType.BFLOAT16 if x.dtype in BLOCK_FLOATS else x.dtype
+    if not asked.is_sharded():
+        wrong = (
+            "Input and output page sizes must match for nearest upsample, got "
+            f"input_page_size={shard.shape[1] * ELEMENT_BYTES[dtype]} output_page_size={shape[-1] * ELEMENT_BYTES[dtype]}"
+        )
+        require(shard.shape[1] == shape[-1], wrong, "shards as wide as the image", "Unshard the input.")
+    if call["mode"] == "bilinear" or not asked.is_sharded():
+        return _image_spec(call, inferred)
+    if whole:
+        grid, orientation = asked.shard_spec.grid, asked.shard_spec.orientation
+        rows = int(shard.shape[0] * height * width)
+    else:
+        asked, grid, orientation = x.memory_config, shard.grid, shard.orientation
+        rows = div_up(math.prod(shape[:-1]), _count_shards_down(shard, layout))
+    shards = ShardSpec(grid, [rows, shard.shape[1]], orientation)
+    memory_config = MemoryConfig(asked.memory_layout, asked.buffer_type, shards)
+    return [TensorSpec(shape, dtype, Layout.ROW_MAJOR, memory_config=memory_config)]
+
+
+def _count_shards_down(shard: ShardSpec, layout: TensorMemoryLayout) -> int:
+    """How many shards lie one below the other."""
+    if layout is TensorMemoryLayout.WIDTH_SHARDED:
+        return 1
+    if layout is TensorMemoryLayout.HEIGHT_SHARDED:
+        return shard.grid.num_cores()
+    size = shard.grid.bounding_box().grid_size()
+    return int(size.y if shard.orientation is ShardOrientation.ROW_MAJOR else size.x)
 
 
 def _check_upsample(call: Call) -> None:
@@ -86,7 +128,7 @@ def _upsample(x: Lanes, scale: float | Sequence[float], mode: str) -> Lanes:
 @op(
     "ttnn.upsample",
     golden=goldens.upsample,
-    out=_image_spec,
+    out=_enlarged_spec,
     check=_check_upsample,
 )
 def upsample(input_tensor: Lanes, scale_factor: float | Sequence[float], mode: str, lane_axes: int) -> Lanes:
