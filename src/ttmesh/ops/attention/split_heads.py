@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor as Lanes
 
@@ -135,9 +137,15 @@ def create_qkv_heads_from_separate_tensors(
     out=_heads_spec,
     check=check_bert_large,
 )
-def split_on_grid(input_tensor: Lanes, num_heads: int) -> QueryKeyValue:
-    """Heads of [batch, 1, rows, Q | K | V] with as many key as query heads; keys transposed."""
-    q, k, v = (to_heads(projection, num_heads) for projection in torch.chunk(input_tensor.squeeze(-3), 3, dim=-1))
+def split_on_grid(input_tensor: Lanes, num_heads: int, specs: Sequence[TensorSpec]) -> QueryKeyValue:
+    """Heads of [batch, 1, rows, Q | K | V] with as many key as query heads; keys transposed.
+
+    Every shard of a sharded input is Q | K | V of its own heads.
+    """
+    shard = specs[0].memory_config.shard_spec
+    shards_across = 1 if shard is None else -(-input_tensor.shape[-1] // shard.shape[1])
+    thirds = torch.unflatten(input_tensor.squeeze(-3), -1, (shards_across, 3, -1))
+    q, k, v = (to_heads(thirds[..., i, :].flatten(-2), num_heads) for i in range(3))
     return q, k.transpose(-1, -2), v
 
 
