@@ -110,11 +110,15 @@ def _draw_history(part: ChipMemory) -> str:
     points = part.history
     last, most = max(points[-1][0], 1), max(part.capacity_bytes, 1)
     steps = [points[i * len(points) // 2000] for i in range(min(len(points), 2000))] if len(points) > 2000 else points
-    line = " ".join(f"{x / last * WIDTH:.1f},{HEIGHT - used / most * (HEIGHT - 10):.1f}" for x, used in steps)
+    heights = [f"{HEIGHT - used / most * (HEIGHT - 10):.1f}" for _, used in steps]
+    places = [f"{x / last * WIDTH:.1f}" for x, _ in steps]
+    before = [heights[0], *heights]  # memory stays as it is until the next operation changes it
+    line = " ".join(f"{x},{old} {x},{new}" for x, old, new in zip(places, before, heights, strict=False))
+    besides = ", without circular buffers" if part.memory == "L1" else ""
     return (
         f'<svg width="{WIDTH}" height="{HEIGHT}"><line x1="0" x2="{WIDTH}" y1="10" y2="10" stroke="#b32121"/>'
         f'<polyline points="{line}" fill="none" stroke="#4c78a8"/></svg>'
-        f"<p>{part.memory} over {last} operations; the red line is what the chip has</p>"
+        f"<p>{part.memory} over {last} operations{besides}; the red line is what the chip has</p>"
     )
 
 
