@@ -58,6 +58,8 @@ def _draw_memory(part: ChipMemory) -> list[RenderableType]:
     least = min(part.by_chip.values())
     if least < part.peak_bytes:
         lines.append(f"  least on any chip: {size_text(least)}")
+    if not part.holders:
+        return lines
     table = Table(box=None)
     for column in ("what", "bytes", "buffers", "asked for at"):
         table.add_column(column, justify="right" if column in ("bytes", "buffers") else "left", overflow="fold")

@@ -39,6 +39,8 @@ def total(
     if not dims:
         return values.float() if scaler == 1.0 else values.float() * scaler
     wide = values.float()
+    if not wide.numel():
+        return wide.sum(tuple(dims), keepdim)
     factor = _scaler_of(scaler, values.dtype is torch.float32)
     if not exact and config.fp32_dest:
         return _close(wide, dims, config, keepdim) * factor

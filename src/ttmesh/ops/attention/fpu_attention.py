@@ -20,6 +20,8 @@ def attend_on_fpu(
 ) -> Lanes:
     """`attend` of [batch, heads, rows, dim] with as many heads of keys, slices of rows at a time."""
     rows, keys = q.shape[-2], k.shape[-2]
+    if not rows:
+        return q.new_empty((*q.shape[:-1], v.shape[-1]), dtype=torch.float32)
     at_once = max(32, SCORES_AT_ONCE // max(1, q.shape[:-2].numel() * keys))
     weighted = torch.cat([v, v.new_ones((*v.shape[:-1], 1))], -1)
     parts = []

@@ -14,7 +14,7 @@ def sum_along(values: torch.Tensor, dim: int) -> torch.Tensor:
 
 def take_softmax(values: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
     """Softmax along a dim (which counts from the end); on the chip exponentials are packed before they are summed."""
-    if not fpu.is_emulated(values):
+    if not fpu.is_emulated(values) or not values.numel():
         return torch.softmax(values, dim, dtype=dtype)
     wide = values.float()
     exponentials = fpu.keep(torch.exp(wide - wide.amax(dim, keepdim=True)))

@@ -71,7 +71,7 @@ def _multiply_batches(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """[..., M, K] @ [..., K, N]. Dims along which B is broadcast become rows of one larger matmul."""
     shared_dims = [i for i in range(a.dim() - 2) if b.shape[i] == 1]
     if len(shared_dims) == a.dim() - 2:
-        rows = multiply_matrices(a.reshape(-1, a.shape[-1]), b.reshape(b.shape[-2], b.shape[-1]))
+        rows = multiply_matrices(a.reshape(prod(a.shape[:-1]), a.shape[-1]), b.reshape(b.shape[-2], b.shape[-1]))
         return rows.reshape(*a.shape[:-1], b.shape[-1])
     merged_dims = [i for i in shared_dims if a.shape[i] != 1]
     if not merged_dims:

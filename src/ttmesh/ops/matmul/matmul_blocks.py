@@ -100,6 +100,8 @@ def tiles_per_block(case: MatmulCase, program_config: ProgramConfig | None) -> i
 
 def choose_blocks(case: MatmulCase) -> MatmulBlocks | None:
     """The blocks of a call without a program config; None where one program takes all of K tile by tile."""
+    if not case.m or not case.n:
+        return None
     if case.a.memory_config.shard_spec is not None:
         return _blocks_of_sharded(case)
     if case.core_grid is not None:

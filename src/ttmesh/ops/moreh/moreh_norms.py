@@ -41,7 +41,7 @@ def _mean_by_tiles(rows: Lanes) -> Lanes:
     """TT-NN adds the tiles of a row's elements first, one to the other, and then the elements of that one."""
     padded = torch.nn.functional.pad(rows, (0, -rows.shape[-1] % (TILE * TILE)))
     one = fpu.add_up_through_l1(torch.unflatten(padded, -1, (-1, TILE * TILE)), -2).squeeze(-2)
-    return fpu.keep(fpu.total(torch.unflatten(one, -1, (TILE, TILE)), (-2, -1), scaler=1 / rows.shape[-1]))
+    return fpu.keep(fpu.total(torch.unflatten(one, -1, (TILE, TILE)), (-2, -1), scaler=1 / max(1, rows.shape[-1])))
 
 
 def _expand_parameter(parameter: Lanes, x: Lanes, layer: bool, lane_axes: int) -> Lanes:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from ttmesh.base.dtypes import BufferType, DataType, Layout, TensorMemoryLayout
-from ttmesh.base.errors import require
+from ttmesh.base.errors import ShapeError, require
 from ttmesh.ops.catalogue.checks import normalize_dim
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_like_rule, make_output_spec
@@ -55,15 +55,16 @@ def _roll_alias(call: Call) -> Sequence[int] | None:
     shape = call.specs[0].shape
     if call["dim"] is None:
         return None
-    dims, shifts = (
-        [normalize_dim(position, len(shape)) for position in _to_tuple(call["dim"])],
-        _to_tuple(call["shifts"]),
-    )
-    return (
-        shape
-        if len(shifts) == len(dims) and not any(n % shape[dim] for dim, n in zip(dims, shifts, strict=True))
-        else None
-    )
+    dims, shifts = [normalize_dim(dim, len(shape)) for dim in _to_tuple(call["dim"])], _to_tuple(call["shifts"])
+    empty = next((dim for dim in dims if not shape[dim]), None)
+    if empty is not None:
+        raise ShapeError(
+            f"ttnn.roll: dim {empty % len(shape)} of {list(shape)} has no elements",
+            expected="dims with elements: TT-NN divides by their length, which ends the process",
+            fix="Leave out dims without elements.",
+        )
+    fits = len(shifts) == len(dims) and not any(n % shape[dim] for dim, n in zip(dims, shifts, strict=True))
+    return shape if fits else None
 
 
 def _specialise_permute(case: Case) -> Lane:

@@ -128,7 +128,7 @@ def outer_stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Composition
     """The first vector as a column, times the second as a row."""
     c, final = Composition(), results[0]
     a, b = (PlannedTensor(spec) for spec in call.specs[:2])
-    if a.spec.layout is not Layout.TILE or b.spec.layout is not Layout.TILE:
+    if a.spec.layout is not Layout.TILE or b.spec.layout is not Layout.TILE or not a.spec.shape.volume():
         return None
     column = tile_spec((1, 1, a.spec.shape[-1], 1), a.spec.dtype, a.spec.memory_config)
     transposed = reshape(c, a, column)

@@ -7,6 +7,7 @@ every call that their operation takes: they are asked after it was checked, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from math import prod
 
 from ttmesh.base.dtypes import BufferType, DataType, Layout
 from ttmesh.mesh.device.mesh_device import LOCAL_L1_LABEL, MeshDevice
@@ -99,6 +100,9 @@ def compute_buffer_bytes(
 def _size(name: str, program: ProgramCall) -> int:
     rule = _rules.get(name.rpartition(".")[2].rstrip("_"))
     known = program.inputs or program.results
-    if rule is None or not known:
+    made = program.results or known
+    if (
+        rule is None or not made or not all(prod(spec.shape) for spec in made)
+    ):  # without elements there is no page to hold
         return 0
-    return rule(program._replace(inputs=known, results=program.results or known))
+    return rule(program._replace(inputs=known, results=made))

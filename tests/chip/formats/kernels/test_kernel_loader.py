@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import logging
 import os
 import stat
@@ -299,6 +300,20 @@ def test_a_full_disk_is_no_failure(
     _serves_by_torch(cache, tmp_path)
 
     assert "No space left on device" in caplog.text
+
+
+def test_a_compiler_that_cannot_even_write_its_message_is_explained_by_a_full_disk(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    silent = tmp_path / "cc"
+    silent.write_text("#!/bin/sh\nexit 1\n")
+    silent.chmod(0o755)
+    monkeypatch.setattr(loader, "_compiler", functools.cache(lambda: str(silent)))
+    monkeypatch.setattr(loader, "LEAST_BYTES", 1 << 80)
+
+    assert loader.library("tile_order") is None
+
+    assert f"{silent} ended with 1: {cache} is full. Make room there, or set TTMESH_CACHE" in caplog.text
 
 
 def test_an_interrupt_ends_the_compiler_and_leaves_nothing(

@@ -30,6 +30,7 @@ X86_FLAGS = ("-mprefer-vector-width=512",)  # one face row of float32 is one reg
 COMPILE_TIMEOUT_S = 120.0
 CHECK_TIMEOUT_S = 60.0
 FORGOTTEN_S = 3600.0  # a draft this old was left by a process that was killed
+LEAST_BYTES = 1 << 20  # what compiling a kernel needs of the disk
 DIGEST_BYTES = 32  # behind a cached library: what was written whole
 
 # In a separate process: a damaged library may crash the process that loads it.
@@ -162,7 +163,14 @@ def _run(command: list[str], folder: Path, timeout_s: float) -> None:
         if code != 0:
             output.seek(0)
             message = output.read(2000).decode(errors="replace").strip()
-            raise _Unusable(f"{command[0]} ended with {code}: {message or 'no message'}")
+            raise _Unusable(f"{command[0]} ended with {code}: {message or _explain_silence(folder)}")
+
+
+def _explain_silence(folder: Path) -> str:
+    """Why there is no message: it would be a file in the same folder."""
+    if shutil.disk_usage(folder).free >= LEAST_BYTES:
+        return "no message"
+    return f"{folder.parent} is full. Make room there, or set TTMESH_CACHE to another directory"
 
 
 def _remove_forgotten(folder: Path) -> None:
