@@ -147,7 +147,7 @@ def add_up(values: torch.Tensor, dims: Dims) -> torch.Tensor:
 
 def add_up_through_l1(values: torch.Tensor, dim: int) -> torch.Tensor:
     """The sum over a dim, which stays with length 1: tiles are added to a sum that goes through L1 every time."""
-    if not is_emulated(values):
+    if not is_emulated(values) or not values.numel():
         return values.sum(dim, keepdim=True, dtype=torch.float32)
     held, *others = values.float().unbind(dim)
     for tiles in others:
@@ -158,7 +158,7 @@ def add_up_through_l1(values: torch.Tensor, dim: int) -> torch.Tensor:
 def add_up_in_l1(values: torch.Tensor, dim: int) -> torch.Tensor:
     """The sum over a dim, which stays with length 1: the packer adds every tile to what L1 holds."""
     fpu = fpu_for(values)
-    if fpu is None:
+    if fpu is None or not values.numel():
         return values.sum(dim, keepdim=True, dtype=torch.float32)
     held: torch.Tensor | None = None
     for tiles in values.unbind(dim):

@@ -63,7 +63,7 @@ def total(
 def add_up(values: torch.Tensor, dim: int, config: FpuConfig, *, exact: bool) -> torch.Tensor:
     """Destination registers to which every tile along an outer dim was added; the dim stays with length 1."""
     unpacked = unpack(values, float32, fp32_dest=config.fp32_dest)
-    if config.fp32_dest and not exact:
+    if not values.numel() or (config.fp32_dest and not exact):
         return unpacked.sum(dim, keepdim=True)
     held = torch.zeros_like(unpacked.select(dim, 0))
     for tiles in unpacked.unbind(dim):

@@ -35,7 +35,7 @@ def average_dims(values: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
 
 def _average(tiles: torch.Tensor, dim: int) -> torch.Tensor:
     """The mean over one dim. Over W the host rounds 1/count to bfloat16; over the others the kernel truncates it."""
-    share = 1.0 / tiles.shape[dim]
+    share = 1.0 / max(1, tiles.shape[dim])
     if dim > HEIGHT:
         return fpu.total(tiles, (dim,), keepdim=True, scaler=share)
     factor = unpack(torch.tensor(share, dtype=torch.float32, device=tiles.device), float32, fp32_dest=False)
