@@ -131,8 +131,20 @@ def _check_tied_width(width: int, tied: int, untied: int) -> None:
     require(width % untied != 0, wrong, f"no multiple of {untied}", "Pass queries and keys with input_kv=.")
 
 
+def _check_width_of_keys(call: Call) -> None:
+    """Keys and values of their own have heads as wide as the queries', padding included."""
+    queries, keys = (spec.padded_shape[-1] for spec in call.specs[:2])
+    heads = call["num_heads"]
+    kv = heads if call["num_kv_heads"] is None else call["num_kv_heads"]
+    sections = 1 if call["kv_tied"] else 2
+    wrong, fits = "Head dims must be the same for Q and K, V", keys // (sections * kv) == queries // heads
+    require(fits, wrong, f"input_kv {sections * kv * (queries // heads)} wide, not {keys}", "Check the head counts.")
+
+
 def _check_create(call: Call) -> None:
     _check_rank(call)
+    if call["num_heads"] is not None and call["input_kv"] is not None:
+        _check_width_of_keys(call)
     shards = call.specs[0].memory_config.shard_spec
     if shards is None:
         return
