@@ -38,6 +38,7 @@ def test_examples_are_listed_with_what_they_show(capsys: pytest.CaptureFixture[s
         assert example.summary, example.name
     assert "train_gpt" in out
     assert "test_" not in out
+    assert "python examples" not in " ".join(out.split())  # a path that only a checkout has
     assert "llama_files" not in out  # a module that others import
 
 

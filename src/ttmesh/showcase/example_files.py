@@ -41,7 +41,8 @@ def list_examples() -> list[Example]:
             continue
         name = path.relative_to(folder).with_suffix("").as_posix()
         summary = (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
-        found.append(Example(name, path, summary))
+        # The files name the command of a checkout; the one here is there wherever ttmesh is installed.
+        found.append(Example(name, path, summary.replace(f"python examples/{name}.py", f"ttmesh examples {name}")))
     return found
 
 
