@@ -45,9 +45,11 @@ def line_of(text: str) -> int:
     return next(number for number, line in enumerate(LAYER.splitlines(), 1) if text in line)
 
 
-def run_dry(tmp_path: Path, *words: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+def run_dry(
+    tmp_path: Path, *words: str, options: tuple[str, ...] = (), program: str = LAYER
+) -> subprocess.CompletedProcess[str]:
     script = tmp_path / "program.py"
-    script.write_text(LAYER)
+    script.write_text(program)
     command = [sys.executable, "-m", "ttmesh", "dry-run", *options, str(script), *words]
     environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
     return subprocess.run(
@@ -298,3 +300,55 @@ def test_tensors_are_not_written_to_files_but_can_be_read_again(tmp_path: Path, 
     assert not list(tmp_path.iterdir())
     with pytest.raises(ttmesh.MeshError, match="does not exist"):
         ttnn.load_tensor(path)
+
+
+def test_a_run_in_which_nothing_ran_claims_no_fit(tmp_path: Path) -> None:
+    done = run_dry(tmp_path, program="", options=("--json", "report.json", "--html", "report.html"))
+
+    page, report = (tmp_path / "report.html").read_text(), json.loads((tmp_path / "report.json").read_text())
+    assert done.returncode == 1, done.stderr
+    assert (report["fits"], report["operations"]) == (None, 0)
+    for text in (done.stdout, page, report["verdict"]):
+        assert "nothing ran: no operation and no tensor" in text
+        assert "fits" not in text
+    assert run_dry(tmp_path, program="", options=("--fail-on", "oom")).returncode == 0
+
+
+def test_an_open_mesh_alone_runs_nothing() -> None:
+    with ttmesh.dry_run() as run:
+        ttnn.close_mesh_device(ttnn.open_mesh_device(ttnn.MeshShape(1, 1)))
+
+    assert run.report is not None
+    assert run.report.fits is None
+    assert run.report.verdict == "nothing ran: no operation and no tensor"
+
+
+def test_the_advised_trace_region_holds_the_trace_that_was_refused() -> None:
+    with ttmesh.dry_run() as run:
+        mesh = ttnn.open_mesh_device(ttnn.MeshShape(1, 1), trace_region_size=4096)
+        x = ttnn.ones((1, 1, 32, 32), dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=mesh)
+        trace = ttnn.begin_trace_capture(mesh, cq_id=0)
+        for _ in range(20):
+            x = ttnn.exp(x)
+        try:
+            ttnn.end_trace_capture(mesh, trace, cq_id=0)
+        finally:
+            ttnn.close_mesh_device(mesh)
+
+    report = run.report
+    assert report is not None
+    assert not report.fits
+    assert f"Creating trace buffers of size {report.trace_bytes}B" in report.problem
+    assert report.trace_region_size >= report.trace_bytes > 4096
+
+
+def test_tensors_without_an_operation_fit_and_the_report_says_that_none_ran() -> None:
+    with ttmesh.dry_run() as run:
+        mesh = ttnn.open_mesh_device(ttnn.MeshShape(1, 1))
+        kept = ttnn.from_torch(torch.zeros(1, 1, 32, 32), layout=ttnn.TILE_LAYOUT, device=mesh)
+        ttnn.close_mesh_device(mesh)
+
+    assert kept.shape == (1, 1, 32, 32)
+    assert run.report is not None
+    assert run.report.fits
+    assert run.report.verdict == "no operation ran; the tensors that it placed fit"

@@ -6,8 +6,15 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import pytest
+
+from ttmesh.dryrun.memory_log import MemoryLog
+from ttmesh.dryrun.rank_reports import merge_reports, read_report
+from ttmesh.dryrun.run_report import make_report
 
 SOURCE = Path(__file__).parents[2] / "src"
 PROGRAM = """
@@ -54,3 +61,17 @@ def test_two_ranks_report_what_one_process_reports(tmp_path: Path) -> None:
     for own, whole in zip(two["memory"], one["memory"], strict=True):
         assert own["by_chip"] == whole["by_chip"]
         assert own["by_kind"] == whole["by_kind"]
+
+
+@pytest.mark.parametrize(
+    ("answers", "whole"), [((None, None), None), ((True, None), True), ((None, False), False), ((True, False), False)]
+)
+def test_ranks_that_ran_nothing_do_not_answer_for_the_others(
+    answers: tuple[bool | None, ...], whole: bool | None
+) -> None:
+    empty = make_report(MemoryLog())
+    assert empty.fits is None
+    reports = [replace(empty, fits=answer) for answer in answers]
+
+    assert merge_reports(reports, len(reports)).fits is whole
+    assert [read_report(json.loads(json.dumps(report.to_json()))) for report in reports] == reports

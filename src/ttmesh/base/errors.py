@@ -66,6 +66,8 @@ class TraceError(MeshError):
 class TraceRegionError(TraceError, OutOfMemoryError):
     """The trace region is too small for the traces."""
 
+    needed_bytes = 0  # of all traces with the one that was refused
+
 
 class QueueError(MeshError):
     """A command queue cannot take or finish a command."""

@@ -34,7 +34,7 @@ from ttmesh.launch.watch import run as watch_to_the_end
 from ttmesh.monitor.tables import printer
 from ttmesh.testing import stand_ins
 
-REASONS = ("oom",)  # what --fail-on takes
+REASONS = ("oom", "nothing")  # what --fail-on takes
 REPORTS = "--rank-reports"  # the option that says to a rank where its report goes
 EVERY = 50  # operations between two steps of the progress line
 
@@ -50,7 +50,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--html", type=Path, metavar="FILE", help="write the report to this file as a page with pictures"
     )
-    parser.add_argument("--fail-on", default="oom", metavar="WORDS", help="end with status 1 on these: oom, or none")
+    parser.add_argument(
+        "--fail-on",
+        default="oom,nothing",
+        metavar="WORDS",
+        help="end with status 1 if it does not fit (oom), or if nothing ran (nothing): oom,nothing unless given; or none",
+    )
     parser.add_argument(
         "--assume", type=finite, metavar="NUMBER", help="what a value that does not exist is where the program reads it"
     )
@@ -89,21 +94,22 @@ def run(args: argparse.Namespace) -> int:
     with _provide_weights(args.weights) as places:
         args.program = [_fill_in(word, places) for word in args.program]
         status, report = _run_here(args) if args.ranks is None else _run_ranks(args.ranks, _list_rank_arguments(args))
-    if report is None or (status and report.fits and not report.shapes):
+    if report is None or (status and report.fits is not False and not report.shapes):
         return status or 1
     report.finished = report.finished and not status
     if args.rank_reports is not None:
         (args.rank_reports / f"{os.getpid()}.json").write_text(json.dumps(report.to_json()))
-        return status or int(not report.fits)
+        return status or int(report.fits is False)
     _write(report, args.json, args.html)
     printer().print(draw_text(report))
-    if status and report.fits:
+    if status and report.fits is not False:
         print(
             f"ttmesh dry-run: the program ended with status {status}; this is the report of what it did",
             file=sys.stderr,
         )
         return status
-    return int(not report.fits and "oom" in reasons)
+    reason = {True: "fits", False: "oom", None: "nothing"}[report.fits]
+    return int(reason in reasons)
 
 
 def _run_here(args: argparse.Namespace) -> tuple[int, RunReport | None]:

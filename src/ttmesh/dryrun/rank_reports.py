@@ -12,7 +12,7 @@ from ttmesh.dryrun.run_report import ChipMemory, RunReport, SiteHolding
 
 def read_report(values: Mapping[str, Any]) -> RunReport:
     """A report from its plain values, as `RunReport.to_json` gives them."""
-    own = {name: value for name, value in values.items() if name != "program_cache_hits"}
+    own = {name: value for name, value in values.items() if name not in ("program_cache_hits", "verdict")}
     own["shapes"] = [tuple(shape) for shape in own["shapes"]]
     own["links"] = [tuple(link) for link in own["links"]]
     own["collectives"] = {name: [tuple(size) for size in sizes] for name, sizes in own["collectives"].items()}
@@ -25,7 +25,7 @@ def merge_reports(reports: Sequence[RunReport], ranks: int) -> RunReport:
 
     Every rank reports its own chips and what these send. A rank without a report did not finish.
     """
-    failed = next((report for report in reports if not report.fits), reports[0])
+    failed = next((report for report in reports if report.fits is False), reports[0])
     links = Counter[tuple[int, int]]()
     for report in reports:
         for source, target, size in report.links:
@@ -34,7 +34,7 @@ def merge_reports(reports: Sequence[RunReport], ranks: int) -> RunReport:
     buffers = max(reports, key=lambda report: report.circular_buffer_bytes)
     return replace(
         failed,
-        fits=all(report.fits for report in reports),
+        fits=_merge_answers([report.fits for report in reports]),
         finished=len(reports) == ranks and all(report.finished for report in reports),
         memory=[_merge_memory(parts) for parts in _by_name(reports)],
         circular_buffer_bytes=buffers.circular_buffer_bytes,
@@ -51,6 +51,12 @@ def merge_reports(reports: Sequence[RunReport], ranks: int) -> RunReport:
         assumptions=_merge_counts(report.assumptions for report in reports),
         ranks=ranks,
     )
+
+
+def _merge_answers(answers: Sequence[bool | None]) -> bool | None:
+    """Whether all ranks fit that asked their chips for something; None where none did."""
+    known = [answer for answer in answers if answer is not None]
+    return all(known) if known else None
 
 
 def _read_memory(values: Mapping[str, Any]) -> ChipMemory:

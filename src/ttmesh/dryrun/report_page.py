@@ -26,10 +26,11 @@ STYLE = (
 def draw_page(report: RunReport) -> str:
     """The whole page."""
     verdict = f'<span class="{"good" if report.fits and report.finished else "bad"}">{report.verdict}</span>'
+    on = f" on {escape(report.system)}" if report.system else ""
     meshes = ", ".join("x".join(map(str, shape)) for shape in report.shapes)
     parts = [
         f"<!doctype html><meta charset=utf-8><title>dry run: {escape(report.system)}</title><style>{STYLE}</style>",
-        f"<h1>{verdict} on {escape(report.system)}</h1><p>meshes {escape(meshes)}; {report.operations} device operations, "
+        f"<h1>{verdict}{on}</h1><p>meshes {escape(meshes or 'none')}; {report.operations} device operations, "
         f"{report.program_runs} programs run, {report.programs} compiled, {report.program_cache_hits} from the cache</p>",
     ]
     if report.problem:

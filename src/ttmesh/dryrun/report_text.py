@@ -17,7 +17,8 @@ def draw_text(report: RunReport) -> RenderableType:
     """The whole report."""
     meshes = ", ".join(f"{times} of {name}" if times > 1 else name for name, times in _count_meshes(report))
     ranks = f"; {report.ranks} ranks" if report.ranks > 1 else ""
-    parts: list[RenderableType] = [f"{report.verdict} on {report.system} (meshes {meshes or 'none'}{ranks})"]
+    on = f" on {report.system}" if report.system else ""
+    parts: list[RenderableType] = [f"{report.verdict}{on} (meshes {meshes or 'none'}{ranks})"]
     if report.problem:
         parts.append(f"  {report.problem}")
         parts.append(f"  in {report.problem_operation or 'a call'} at {report.problem_site or 'an unknown line'}")

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ttmesh.base.errors import TraceRegionError
 from ttmesh.base.records import ChipFacts
 from ttmesh.dryrun.chip_peaks import Peak
 from ttmesh.dryrun.memory_advice import advise
@@ -48,7 +49,7 @@ class RunReport:
 
     system: str
     shapes: list[tuple[int, ...]]
-    fits: bool  # no allocation was refused, as far as the program ran
+    fits: bool | None  # no allocation was refused, as far as the program ran; None: it asked the chips for nothing
     finished: bool  # the program ended without an error
     problem: str
     problem_operation: str
@@ -77,13 +78,20 @@ class RunReport:
     @property
     def verdict(self) -> str:
         """Whether it fits; only a program that ended without an error has shown that it does."""
+        if self.fits is None:
+            return (
+                "nothing ran: no operation and no tensor" if self.finished else "the program failed before anything ran"
+            )
         if not self.fits:
             return "does not fit"
+        if not self.operations:
+            begun = "no operation ran" if self.finished else "the program failed before any operation"
+            return f"{begun}; the tensors that it placed fit"
         return "fits" if self.finished else "the program failed; as far as it ran, it fits"
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        return {**asdict(self), "program_cache_hits": self.program_cache_hits}
+        return {**asdict(self), "program_cache_hits": self.program_cache_hits, "verdict": self.verdict}
 
 
 def make_report(log: MemoryLog, assumptions: Mapping[str, int] | None = None, *, finished: bool = True) -> RunReport:
@@ -92,11 +100,12 @@ def make_report(log: MemoryLog, assumptions: Mapping[str, int] | None = None, *,
     memory = [part for kind in ("DRAM", "L1") if (part := _sum_up(log, kind, chips)) is not None]
     between = [(a, b, size) for (a, b), size in log.links.most_common() if HOST not in (a, b)]
     refusal = log.failures[0] if log.failures else None
-    traces = _most_at_once(log, "trace")
+    refused = [each.error.needed_bytes for each in log.failures if isinstance(each.error, TraceRegionError)]
+    traces = max(_most_at_once(log, "trace"), *refused, 0)
     return RunReport(
         system=log.meshes[0].system if log.meshes else "",
         shapes=[mesh.shape for mesh in log.meshes if mesh.parent_id is None],
-        fits=refusal is None,
+        fits=(refusal is None) if log.operations or log.events or log.failures else None,
         finished=finished,
         problem="" if refusal is None else refusal.error.wrong,
         problem_operation="" if refusal is None else refusal.operation,

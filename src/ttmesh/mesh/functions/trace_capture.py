@@ -146,12 +146,14 @@ def _allocate_trace_buffer(mesh_device: MeshDevice, trace: Trace) -> Buffer:
     page = choose_page_bytes(taken, banks)
     size = align_up(taken, page)
     if region and mesh_device.trace_bytes + size > region:
-        raise TraceRegionError(
+        error = TraceRegionError(
             f"Creating trace buffers of size {mesh_device.trace_bytes + size}B on MeshDevice {mesh_device.id()}, but only "
             f"{region}B is allocated for trace region.",
             expected=f"traces of at most {region} B together",
             fix="Open the mesh with a larger trace_region_size or release a trace.",
         )
+        error.needed_bytes = mesh_device.trace_bytes + size
+        raise error
     bank_bytes = -(-size // page // banks) * page
     buffer = heap.allocate(kind, size, page, bank_bytes, banks, f"trace {trace.id}", bottom_up=False)
     if not region:
