@@ -302,7 +302,7 @@ CASES = [
     Case("ttnn.moe", routed, HALF, pcc=0.99),
     Case("ttnn.experimental.deepseek_grouped_gate", gated, HALF, pcc=0.98),
     Case(
-        "ttnn.experimental.nlp_create_qkv_heads/tied", args((2, 1, 33, 384), num_heads=4, num_kv_heads=2, kv_tied=True)
+        "ttnn.experimental.nlp_create_qkv_heads/tied", args((2, 1, 33, 320), num_heads=4, num_kv_heads=1, kv_tied=True)
     ),
     Case("ttnn.experimental.nlp_create_qkv_heads/narrow", args((2, 1, 33, 96), num_heads=2, num_kv_heads=1)),
     Case("ttnn.experimental.nlp_create_qkv_heads_boltz", args((1, 32, 32, 384), num_heads=4, transpose_k_heads=False)),

@@ -98,7 +98,8 @@ def _specialise_layer_norm(case: Case) -> Callable[..., Lanes] | None:
     def normalize(x: Lanes, weight: Lanes | None = None, bias: Lanes | None = None) -> Lanes:
         for parameter in (weight, bias):
             if parameter is not None and parameter.numel() != width:  # the devices' values differ
-                return apply_affine(F.layer_norm(x.float(), (width,), eps=epsilon), weight, bias, lane_axes)
+                centred = F.layer_norm(x.float(), (width,), eps=epsilon)
+                return apply_affine(centred, weight, bias, lane_axes).to(x.dtype)
         scale, shift = (None if p is None else p.reshape(-1) for p in (weight, bias))
         return torch.layer_norm(x, (width,), scale, shift, epsilon)
 
@@ -177,11 +178,12 @@ def layer_norm(
         return apply_affine(
             normalize_layer(fpu.keep(x.float()), epsilon, count_shards(specs[0])), weight, bias, lane_axes
         )
-    if shared:
+    fits = x.dtype is torch.float32 or all(p is None or p.dtype is x.dtype for p in (weight, bias))
+    if shared and fits:
         scale, shift = (None if p is None else p.reshape(-1)[:width].to(x.dtype) for p in (weight, bias))
-        if x.dtype is torch.float32 or all(p is None or p.dtype is x.dtype for p in (weight, bias)):
-            return F.layer_norm(x, (width,), scale, shift, epsilon)  # computes in float32 and rounds once
-    return apply_affine(F.layer_norm(x.float(), (width,), eps=epsilon), weight, bias, lane_axes)
+        return F.layer_norm(x, (width,), scale, shift, epsilon)  # computes in float32 and rounds once
+    normalized = apply_affine(F.layer_norm(x.float(), (width,), eps=epsilon), weight, bias, lane_axes)
+    return normalized.to(x.dtype) if fits else normalized
 
 
 @op(
