@@ -276,7 +276,7 @@ class Heap:
     def _release(self, cell: Cell) -> None:
         if self.closed:
             return
-        address, buffer_type = cell.address, cell.buffer_type
+        address, buffer_type = cell.address, cell.room.buffer_type
         held = self.live[buffer_type].pop(address, None)
         if held is None:  # free_all freed it
             return
