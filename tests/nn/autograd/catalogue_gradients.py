@@ -78,7 +78,7 @@ WITHOUT_GRADIENT = {
         "multiply_", "squared_difference_", "logaddexp_", "logaddexp2_", "ldexp_", "bias_gelu_", "divide_",
         "softmax_in_place", "scale_mask_softmax_in_place", "scale_causal_mask_hw_dims_softmax_in_place",
         "transformer.attention_softmax_", "experimental.prefix_scan", "moreh_clip_grad_norm", "heaviside",
-        "experimental.deepseek_moe_fast_reduce_nc",
+        "experimental.deepseek_moe_fast_reduce_nc", "experimental.indexed_fused_update_cache",
     )
 }  # fmt: skip
 REFUSAL = r"no gradient of ttnn\.|overwritten before backward"

@@ -10,7 +10,7 @@ from harness import Arguments, Case, On
 
 from ttmesh.base.dtypes import ROW_MAJOR_LAYOUT, TILE_LAYOUT, bfloat16, float32, int8, int32, uint8
 from ttmesh.ops.configs.activations import UnaryOpType, UnaryWithParam
-from ttmesh.ops.configs.conv_config import Conv2dConfig
+from ttmesh.ops.configs.conv_config import Conv2dConfig, PaddingMode
 
 BOTH = (ROW_MAJOR_LAYOUT, TILE_LAYOUT)
 ROWS = (ROW_MAJOR_LAYOUT,)
@@ -93,6 +93,7 @@ grouped_conv = conv(24, 8, 3, 2, out_channels=24, stride=(2, 1), padding=(1, 0, 
 transposed = conv(
     16, 24, 3, 3, out_channels=24, stride=(2, 2), padding=(1, 1), output_padding=(1, 1), bias=True
 )  # fmt: skip
+replicated = {"padding": (1, 0, 2, 1), "conv_config": Conv2dConfig(padding_mode=PaddingMode.Replicate)}
 grouped_volume = volume(16, 8, groups=4, stride=(2, 1, 2), padding_mode="replicate", padding=(1, 1, 0))
 POOL = (1, 1, 2 * 9 * 8, 32)
 CASES = [
@@ -125,7 +126,10 @@ CASES = [
     Case("ttnn.conv2d/groups", grouped_conv, HALF, ROWS),
     Case("ttnn.conv2d/dilation", conv(8, 16, 3, 3, out_channels=8, dilation=(2, 2)), layouts=ROWS),
     Case("ttnn.conv1d", conv(24, 16, 3, out_channels=24, stride=2, padding=(1, 2), bias=True), HALF, ROWS),
+    Case("ttnn.conv2d/replicate", conv(24, 16, 3, 3, out_channels=24, **replicated), HALF, ROWS),
     Case("ttnn.conv_transpose2d", transposed, HALF, ROWS),
+    Case("ttnn.conv_transpose2d/replicate",
+         conv(16, 24, 3, 3, out_channels=24, stride=(2, 1), output_padding=(1, 0), **replicated), HALF, ROWS),
     Case("ttnn.conv_transpose2d/as given", conv(16, 24, 3, 2, out_channels=24, mirror_kernel=False), HALF, ROWS),
     Case("ttnn.experimental.conv3d", volume(24, 32, padding=(0, 1, 1)), layouts=ROWS),
     Case("ttnn.experimental.conv3d/groups", grouped_volume, HALF, ROWS),

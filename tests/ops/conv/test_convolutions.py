@@ -164,6 +164,39 @@ def test_conv_transpose2d_agrees_with_torch(mesh: Any, groups: int) -> None:
     assert pcc(of_device(result, 2), rows(expected)) > 0.9999
 
 
+@pytest.mark.parametrize("numerics", ["ideal", "realistic"])
+@pytest.mark.parametrize(
+    ("stride", "padding", "extra", "groups", "mirror"),
+    [(1, (1, 2, 2, 1), 0, 1, True), (2, (1, 1, 1, 1), 1, 2, True), (2, (0, 0, 1, 1), 0, 32, False)],
+)
+def test_conv_transpose2d_replicates_the_edge_of_the_spread_image(
+    mesh: Any, stride: int, padding: tuple[int, ...], extra: int, groups: int, mirror: bool, numerics: str
+) -> None:
+    x, w = draw(2, 32, 6, 5) + 4, draw(32, 32 // groups, 3, 3)
+
+    with ttmesh.numerics(numerics):
+        result = ttnn.conv_transpose2d(
+            input_tensor=on(mesh, x),
+            weight_tensor=ttnn.from_torch(w, dtype=ttnn.bfloat16),
+            stride=(stride, stride),
+            padding=padding,
+            output_padding=(extra, extra),
+            groups=groups,
+            mirror_kernel=mirror,
+            conv_config=ttnn.Conv2dConfig(padding_mode=ttnn.PaddingMode.Replicate),
+            **options(x, 32, 3, mesh),
+        )
+
+    spread = torch.zeros(2, 32, 5 * stride + 1, 4 * stride + 1)
+    spread[..., ::stride, ::stride] = x
+    top, bottom, left, right = padding
+    down = torch.arange(top - 2, 5 * stride + 3 - bottom + extra).clamp(0, 5 * stride)
+    across = torch.arange(left - 2, 4 * stride + 3 - right + extra).clamp(0, 4 * stride)
+    taps = w.unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1)
+    expected = F.conv2d(spread[..., down[:, None], across], taps.flip(-1, -2) if mirror else taps, groups=groups)
+    assert pcc(of_device(result, 2), rows(expected)) > 0.999  # with a border of zeros: 0.89 and less
+
+
 def test_conv1d_returns_its_length(mesh: Any) -> None:
     x, w = draw(2, 32, 20), draw(64, 32, 5)
 

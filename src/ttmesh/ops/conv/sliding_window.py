@@ -132,40 +132,47 @@ def _slide(
     """The convolution in float32, in which products of bfloat16 values are exact."""
     top, bottom, left, right = padding
     images, filters = images.float(), filters.float()
+    if transposed and (padding_mode is PaddingMode.Replicate or fpu.is_emulated(images, filters)):
+        reach = [d * (k - 1) for d, k in zip(dilation, filters.shape[2:], strict=True)]
+        spread = _spread_pixels(images, stride, reach, padding, output_padding, padding_mode)
+        return _slide_filters(spread, filters, (1, 1), (0, 0), dilation, groups)
     if transposed:
-        if fpu.is_emulated(images, filters):  # as on the chip: zeros between pixels, then a convolution
-            reach = [d * (k - 1) for d, k in zip(dilation, filters.shape[2:], strict=True)]
-            spread = _spread_pixels(images, stride, reach, output_padding)
-            out = _slide_on_fpu(spread, filters, (1, 1), (0, 0), dilation, groups)
-        else:
-            flipped = conv_weights.swap_channels(filters, groups).flip(-1, -2)
-            out = F.conv_transpose2d(
-                images, flipped, stride=stride, dilation=dilation, groups=groups, output_padding=output_padding
-            )
+        flipped = conv_weights.swap_channels(filters, groups).flip(-1, -2)
+        out = F.conv_transpose2d(
+            images, flipped, stride=stride, dilation=dilation, groups=groups, output_padding=output_padding
+        )
         return out[..., top : out.shape[-2] - bottom, left : out.shape[-1] - right]
     if padding_mode is PaddingMode.Replicate:
         images, padding = F.pad(images, (left, right, top, bottom), mode="replicate"), (0, 0, 0, 0)
     elif top != bottom or left != right:
         images, padding = F.pad(images, (left, right, top, bottom)), (0, 0, 0, 0)
-    margin = (padding[0], padding[2])
-    if fpu.is_emulated(images, filters):
-        return _slide_on_fpu(images, filters, stride, margin, dilation, groups)
-    return F.conv2d(images, filters, None, stride, margin, dilation, groups)
+    return _slide_filters(images, filters, stride, (padding[0], padding[2]), dilation, groups)
 
 
-def _slide_on_fpu(images: Lanes, filters: Lanes, stride: Two, margin: Two, dilation: Two, groups: int) -> Lanes:
+def _slide_filters(images: Lanes, filters: Lanes, stride: Two, margin: Two, dilation: Two, groups: int) -> Lanes:
     def ideal(x: Lanes, w: Lanes) -> Lanes:
         return F.conv2d(x, w, None, stride, margin, dilation, groups)
 
-    return convolve_on_fpu(images, filters, stride, margin, dilation, groups, ideal)
+    if fpu.is_emulated(images, filters):
+        return convolve_on_fpu(images, filters, stride, margin, dilation, groups, ideal)
+    return ideal(images, filters)
 
 
-def _spread_pixels(images: Lanes, stride: Two, reach: Sequence[int], output_padding: Two) -> Lanes:
-    """Zeros between pixels and around the image, so that a convolution with stride 1 is a transposed one."""
+def _spread_pixels(
+    images: Lanes, stride: Two, reach: Sequence[int], padding: Four, output_padding: Two, padding_mode: PaddingMode
+) -> Lanes:
+    """Zeros between pixels and a border, so that a convolution with stride 1 is a transposed one, as on the chip.
+
+    The border holds zeros, or what the nearest row and column of the spread image hold: pixels and the zeros between.
+    """
     high, wide = ((n - 1) * s + 1 for n, s in zip(images.shape[2:], stride, strict=True))
     spread = images.new_zeros((*images.shape[:2], high, wide))
     spread[..., :: stride[0], :: stride[1]] = images
-    return F.pad(spread, (reach[1], reach[1] + output_padding[1], reach[0], reach[0] + output_padding[0]))
+    top, bottom, left, right = padding
+    border = (
+        reach[1] - left, reach[1] - right + output_padding[1], reach[0] - top, reach[0] - bottom + output_padding[0]
+    )  # fmt: skip
+    return F.pad(spread, border, mode="replicate" if padding_mode is PaddingMode.Replicate else "constant")
 
 
 def convolve(

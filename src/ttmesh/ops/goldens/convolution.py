@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -34,6 +35,12 @@ def _to_rows(images: Tensor, config: Any) -> Tensor:
     return rows if activation is None else activate(rows, [activation])
 
 
+def _padding_mode(config: Any) -> str:
+    """torch's name of the config's padding mode."""
+    mode = getattr(config, "padding_mode", None)
+    return "replicate" if getattr(mode, "name", None) == "Replicate" else "constant"
+
+
 def conv2d(
     *,
     input_tensor: Tensor,
@@ -52,7 +59,7 @@ def conv2d(
     images = input_tensor.reshape(batch_size, input_height, input_width, -1).permute(0, 3, 1, 2)
     top, bottom, left, right = _to_borders(padding)
     bias = None if bias_tensor is None else bias_tensor.flatten()
-    padded = F.pad(images, (left, right, top, bottom))
+    padded = F.pad(images, (left, right, top, bottom), mode=_padding_mode(conv_config))
     return _to_rows(F.conv2d(padded, weight_tensor, bias, _to_pair(stride), 0, _to_pair(dilation), groups), conv_config)
 
 
@@ -73,7 +80,8 @@ def conv1d(
     rows = input_tensor.reshape(batch_size, input_length, -1).permute(0, 2, 1)
     ends = (padding, padding) if isinstance(padding, int) else (int(padding[0]), int(padding[-1]))
     bias = None if bias_tensor is None else bias_tensor.flatten()
-    return _to_rows(F.conv1d(F.pad(rows, ends), weight_tensor, bias, stride, 0, dilation, groups), conv_config)
+    padded = F.pad(rows, ends, mode=_padding_mode(conv_config))
+    return _to_rows(F.conv1d(padded, weight_tensor, bias, stride, 0, dilation, groups), conv_config)
 
 
 def conv_transpose2d(
@@ -97,9 +105,18 @@ def conv_transpose2d(
     top, bottom, left, right = _to_borders(padding)
     weight = weight_tensor if mirror_kernel else weight_tensor.flip(-1, -2)
     bias = None if bias_tensor is None else bias_tensor.flatten()
-    out = F.conv_transpose2d(
-        images, weight, bias, _to_pair(stride), 0, _to_pair(output_padding), groups, _to_pair(dilation)
-    )
+    steps, spacing, (extra_h, extra_w) = _to_pair(stride), _to_pair(dilation), _to_pair(output_padding)
+    if _padding_mode(conv_config) == "replicate":  # as a convolution of the image with zeros between its pixels
+        spread = images.new_zeros(
+            (*images.shape[:2], *((n - 1) * s + 1 for n, s in zip(images.shape[2:], steps, strict=True)))
+        )
+        spread[..., :: steps[0], :: steps[1]] = images
+        reach_h, reach_w = (d * (k - 1) for d, k in zip(spacing, weight.shape[2:], strict=True))
+        border = (reach_w - left, reach_w - right + extra_w, reach_h - top, reach_h - bottom + extra_h)
+        filters = torch.unflatten(weight, 0, (groups, -1)).transpose(1, 2).flatten(0, 1).flip(-1, -2)
+        padded = F.pad(spread, border, mode="replicate")
+        return _to_rows(F.conv2d(padded, filters, bias, 1, 0, spacing, groups), conv_config)
+    out = F.conv_transpose2d(images, weight, bias, steps, 0, (extra_h, extra_w), groups, spacing)
     return _to_rows(out[..., top : out.shape[-2] - bottom, left : out.shape[-1] - right], conv_config)
 
 
