@@ -110,3 +110,19 @@ def test_tools_around_a_profiler_can_be_imported_but_not_used(monkeypatch: pytes
 
     with pytest.raises(ModuleNotFoundError, match="run_device_profiler was used, but tracy is not installed"):
         run_device_profiler("command")
+
+
+def test_tools_around_a_profiler_are_those_of_the_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    tools = tmp_path / "tools" / "tracy"
+    tools.mkdir(parents=True)
+    (tools / "__init__.py").write_text("from .columns import SHOWN\n")
+    (tools / "columns.py").write_text("from tracy import signpost\nfrom tracy.names import NAMES\nSHOWN = set(NAMES)\n")
+    (tools / "names.py").write_text("NAMES = ['start', 'end']\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("tools", "tools.tracy", "tools.tracy.columns", "tracy.names"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, "tracy", stand_ins._tracy())
+
+    from tools.tracy import SHOWN  # type: ignore[import-not-found]
+
+    assert sorted(SHOWN) == ["end", "start"]

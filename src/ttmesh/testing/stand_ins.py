@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -17,7 +18,7 @@ from ttmesh.testing.import_changes import ImportChanges
 # Imported by tt-metal's conftest files for few tests: importing works, using a name raises and says what is missing.
 NEEDED_BY_NAME = (
     "torchvision", "torchvision.transforms", "torchvision.models", "torchvision.ops", "PIL", "PIL.Image",
-    "IPython", "IPython.display",
+    "IPython", "IPython.display", "seaborn",
 )  # fmt: skip
 
 # How transformers asks what is installed: from release 5 on some answers come from an import, which a stand-in passes.
@@ -25,7 +26,7 @@ ASKED_BY_TRANSFORMERS = {"is_vision_available": "PIL", "is_torchvision_available
 
 
 def install() -> None:
-    """Provide missing modules: `tracy` without effect, and stand-ins that raise when used."""
+    """Provide missing modules: `tracy` without effect, a checkout's modules around it, and stand-ins that raise."""
     if "tracy" not in sys.modules and importlib.util.find_spec("tracy") is None:
         sys.modules["tracy"] = _tracy()
     if not any(isinstance(finder, MissingFinder) for finder in sys.meta_path):
@@ -45,7 +46,7 @@ class MissingFinder(MetaPathFinder, Loader):
         tool = fullname.startswith("tracy.")  # around the profiler; the markers themselves are below
         if not (tool or fullname in NEEDED_BY_NAME) or asking is importlib.util.find_spec.__code__:
             return None
-        return ModuleSpec(fullname, self, is_package=True)
+        return (_find_tool(fullname) if tool else None) or ModuleSpec(fullname, self, is_package=True)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """Make the stand-in module."""
@@ -94,6 +95,14 @@ def _answer_no(questions: Sequence[str], module: ModuleType) -> None:
     for name in questions:
         if hasattr(module, name):
             setattr(module, name, cache(lambda: False))
+
+
+def _find_tool(fullname: str) -> ModuleSpec | None:
+    """The module around the profiler that a checkout on the path has: tt-metal installs its tools/tracy as `tracy`."""
+    inside = Path("tools", *fullname.split("."))
+    files = (Path(entry or ".") / inside.with_suffix(".py") for entry in sys.path)
+    found = next((file for file in files if file.is_file()), None)
+    return None if found is None else importlib.util.spec_from_file_location(fullname, found)
 
 
 def _tracy() -> ModuleType:
