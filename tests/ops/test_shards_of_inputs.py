@@ -104,3 +104,45 @@ def test_a_projection_without_keys_and_values_is_split_into_query_heads(device, 
     assert torch.equal(ttnn.to_torch(q), values.reshape(1, 64, 4, 32).transpose(1, 2))
     assert tuple(k.shape) == ((1, 0, 32, 64) if transpose_k_heads else (1, 0, 64, 32))
     assert tuple(v.shape) == (1, 0, 64, 32)
+
+
+@pytest.mark.parametrize(  # as TT-NN 0.81.1 divides the results; dims before the last two change places first
+    ("operation", "dim", "layout", "shard", "cores"),
+    [
+        ("mean", 0, "height", (32, 96), (6, 1)),
+        ("mean", [0, 1], "width", (64, 32), (3, 1)),
+        ("max", 1, "block", (32, 32), (3, 4)),
+        ("min", [0, 1], "block", (32, 32), (3, 2)),
+        ("var", -3, "block", (32, 32), (3, 4)),
+        ("std", [0, 1, 2], "block", (32, 96), (1, 1)),
+        ("std", [1, 3], "block", (32, 32), (1, 4)),
+    ],
+)
+def test_reductions_over_batches_choose_shards(device, operation, dim, layout, shard, cores):
+    values = torch.rand(2, 3, 64, 96).bfloat16()
+    x = ttnn.from_torch(values, layout=ttnn.TILE_LAYOUT, device=device)
+
+    y = getattr(ttnn, operation)(x, dim=dim, keepdim=True, memory_config=LAYOUTS[layout][1])
+
+    plain = getattr(ttnn, operation)(x, dim=dim, keepdim=True)
+    assert torch.equal(ttnn.to_torch(y), ttnn.to_torch(plain))
+    assert y.memory_config().memory_layout == LAYOUTS[layout][1].memory_layout
+    assert tuple(y.memory_config().shard_spec.shape) == shard
+    assert y.memory_config().shard_spec.grid.bounding_box().grid_size() == ttnn.CoreCoord(*cores)
+
+
+@pytest.mark.parametrize(
+    ("operation", "dim", "words"),
+    [
+        ("mean", -1, "requires either nd_shard_spec or shard_spec"),
+        ("max", [1, 2], "requires either nd_shard_spec or shard_spec"),
+        ("var", -2, "requires either nd_shard_spec or shard_spec"),
+        ("var", [2, 3], "bad optional access"),
+        ("sum", 0, "bad optional access"),
+    ],
+)
+def test_reductions_that_do_not_choose_shards_refuse(device, operation, dim, words):
+    x = ttnn.from_torch(torch.rand(2, 3, 64, 96), dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=device)
+
+    with pytest.raises(RuntimeError, match=words):
+        getattr(ttnn, operation)(x, dim=dim, memory_config=ttnn.L1_BLOCK_SHARDED_MEMORY_CONFIG)

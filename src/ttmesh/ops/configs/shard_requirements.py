@@ -28,7 +28,7 @@ _NAMES = (
     "moreh_mean moreh_mean_backward moreh_nll_loss moreh_norm moreh_norm_backward moreh_softmax "
     "moreh_softmax_backward moreh_softmin moreh_softmin_backward moreh_sum moreh_sum_backward neg_bw pad pow_bw "
     "prod prod_bw repeat_interleave rms_norm rms_norm_post_all_gather rms_norm_pre_all_gather roll rotate rpow_bw "
-    "rsqrt_bw rsub_bw scale_mask_softmax scatter scatter_add sigmoid_bw silu_bw softmax sort sqrt_bw std sub_bw "
+    "rsqrt_bw rsub_bw scale_mask_softmax scatter scatter_add sigmoid_bw silu_bw softmax sort sqrt_bw sub_bw "
     "subalpha_bw tanh_bw topk tosa_scatter transformer.attention_softmax transformer.chunked_flash_mla_prefill "
     "transformer.chunked_scaled_dot_product_attention transformer.concatenate_heads transformer.flash_mla_prefill "
     "transformer.flash_multi_latent_attention_decode transformer.paged_flash_multi_latent_attention_decode "
@@ -38,21 +38,19 @@ _NAMES = (
 )
 NEEDS_SHARDS = frozenset(f"ttnn.{name}" for name in _NAMES.split())
 CONFIGS = ("memory_config", "output_memory_config", "output_mem_config")
-REDUCTIONS = frozenset(f"ttnn.{name}" for name in ("max", "mean", "min", "sum", "var"))
-# these take the cores of an input in shards
-FROM_INPUT = REDUCTIONS | {"ttnn.layer_norm", "ttnn.rms_norm", "ttnn.std"}
+FROM_INPUT = frozenset({"ttnn.layer_norm", "ttnn.rms_norm"})  # these take the cores of an input in shards
 FROM_SAME_LAYOUT = "ttnn.untilize_with_unpadding"
 
 
 def require_shards(name: str, out: SpecRule) -> SpecRule:
     """The rule of an operation's results, which refuses a sharding without shards where the operation needs them."""
-    if name not in NEEDS_SHARDS and name not in REDUCTIONS:
+    if name not in NEEDS_SHARDS:
         return out
 
     def check_and_infer(call: Call, inferred: Sequence[Any]) -> Sequence[TensorSpec]:
         for argument in CONFIGS:
             if not _takes_input_shards(name, call.specs[0], call[argument]):
-                _check_shards_given(name, call[argument])
+                check_shards_given(call[argument])
         return out(call, inferred)
 
     return check_and_infer
@@ -71,10 +69,10 @@ def _takes_input_shards(name: str, spec: TensorSpec, config: MemoryConfig | None
     return name in FROM_INPUT
 
 
-def _check_shards_given(name: str, config: MemoryConfig | None) -> None:
+def check_shards_given(config: MemoryConfig | None, wrong: str = "bad optional access") -> None:
+    """Refuse a sharding without shards, in TT-NN's words."""
     if config is None or not config.is_sharded() or config.shard_spec is not None or config.nd_shard_spec is not None:
         return
-    wrong = f"bad optional access: MemoryConfig must have Shard Spec specified for sharded memory layout; got {config}"
-    if name in REDUCTIONS:
-        wrong = f"Sharded memory layout {config.memory_layout} requires either nd_shard_spec or shard_spec"
+    if wrong == "bad optional access":
+        wrong += f": MemoryConfig must have Shard Spec specified for sharded memory layout; got {config}"
     raise ShardMisfitError(wrong, expected="a shard_spec or nd_shard_spec", fix="Use create_sharded_memory_config.")

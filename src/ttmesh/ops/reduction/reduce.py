@@ -17,6 +17,7 @@ from ttmesh.ops.catalogue.checks import normalize_dim, normalize_dims, require_d
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, fit_shards, make_output_spec, refit_shards
 from ttmesh.ops.goldens import reduction as goldens
+from ttmesh.ops.reduction.reduced_shards import check_shards, reshape_permuted_shards, sums_batches
 from ttmesh.ops.stages.movement_stages import is_reshape_view
 from ttmesh.ops.stages.reduction_stages import product_stages, reduce_stages, spread_stages
 from ttmesh.tensor.calls.lane_calls import Lane
@@ -171,11 +172,12 @@ def _sum_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 
 
 def _tiled_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    return [_result_spec(call, inferred[0][0], Layout.TILE)]
+    return [reshape_permuted_shards(call, _result_spec(call, inferred[0][0], Layout.TILE))]
 
 
 def _result_spec(call: Call, shape: Sequence[int], layout: Layout) -> TensorSpec:
     """What comes out: blocks, and shards on cores that are no rectangle, go where a reshape puts them if it copies."""
+    check_shards(call)
     result = _reduced_spec(call, shape, layout)
     config, spec = result.memory_config, call.specs[0]
     if config.shard_spec is None or call["keepdim"] or config.created_with_nd_shard_spec:
@@ -215,8 +217,7 @@ def _reduced_spec(call: Call, shape: Sequence[int], layout: Layout) -> TensorSpe
 def _sums_batches(call: Call) -> bool:
     """Whether a sum is over batches alone: TT-NN has a program for that, which leaves height and width as they are."""
     spec, rank = call.specs[0], len(call.specs[0].shape)
-    formats = (DataType.BFLOAT16, DataType.BFLOAT8_B)
-    if call.name != "ttnn.sum" or spec.dtype not in formats or call["scalar"] != 1.0 or spec.layout is not Layout.TILE:
+    if not sums_batches(call, spec.dtype) or spec.layout is not Layout.TILE:
         return False
     return all(dim < -2 for dim in normalize_dims(call["dim"], rank))
 

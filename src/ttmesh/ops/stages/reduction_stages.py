@@ -7,9 +7,11 @@ from math import inf, prod
 
 from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout
 from ttmesh.ops.catalogue.checks import normalize_dim, normalize_dims
+from ttmesh.ops.catalogue.spec_rules import fit_shards, shard_over_all_cores
 from ttmesh.ops.stages.divided_columns import count_cores, count_parts, reduce_parts
 from ttmesh.ops.stages.movement_stages import (
     fill_padding,
+    interleave,
     permute,
     reshape,
     slice_front,
@@ -22,7 +24,7 @@ from ttmesh.ops.stages.movement_stages import (
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
 from ttmesh.tensor.calls.operation import Call, StageRule
 from ttmesh.tensor.calls.plan_keys import key_of
-from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 SUM, MEAN, MAX, MIN = "sum", "mean", "max", "min"
@@ -33,11 +35,35 @@ PRODUCT_TILES = 32  # partial products of a full product
 FitShards = Callable[[Call, Sequence[int], Layout], TensorSpec]
 
 
+def _moved_memory(call: Call, config: MemoryConfig, spec: TensorSpec, shape: Sequence[int]) -> MemoryConfig:
+    """Where tiles go whose dims change places: shards without a shape grow with the tensor's, or take all cores."""
+    if not _lacks_shards(config):
+        return config
+    held, moved = spec.memory_config.shard_spec, tile_spec(shape, spec.dtype, interleave(config))
+    if held is not None:
+        (rows, columns), (was, now) = held.shape, (prod(one.padded_shape[:-1]) for one in (spec, moved))
+        if rows * now % (was * 32) == 0 and moved.padded_shape[-1] == spec.padded_shape[-1]:
+            shards = ShardSpec(held.grid, (rows * now // was, columns), held.orientation)
+            return MemoryConfig(config.memory_layout, config.buffer_type, shards)
+    return shard_over_all_cores(config, moved, call)
+
+
+def _lacks_shards(config: MemoryConfig) -> bool:
+    return config.is_sharded() and config.shard_spec is None and config.nd_shard_spec is None
+
+
+def _swap(shape: Sequence[int], dim: int) -> list[int]:
+    """The shape with a dim and the height in each other's place."""
+    swapped = list(shape)
+    swapped[dim], swapped[-2] = swapped[-2], swapped[dim]
+    return swapped
+
+
 class Reduction:
     """One call of sum, mean, max or min on tiles."""
 
     def __init__(self, call: Call, kind: str, final: TensorSpec) -> None:
-        spec = call.specs[0]
+        spec, self.call = call.specs[0], call
         self.c, self.kind, self.final = Composition(), kind, final
         self.rank, self.scalar = len(spec.shape), 1.0 if call["scalar"] is None else call["scalar"]
         self.config: MemoryConfig = call["memory_config"] or spec.memory_config
@@ -103,7 +129,7 @@ class Reduction:
         for count, dim in enumerate(sorted(dims, reverse=True)):
             at_end = dim == min(dims)
             own = scale if (at_end if kind in (MAX, MIN) else not count) else 1.0
-            swapped = transpose(c, now, dim, rank - 2, self.config, self.pad_value) if dim < rank - 2 else now
+            swapped = self._swap_dims(now, dim) if dim < rank - 2 else now
             if swapped.allocation != now.allocation and now is not x:
                 c.free(now)
             axis = "W" if dim == rank - 1 else "H"
@@ -114,9 +140,13 @@ class Reduction:
                 c.free(swapped)
             now = reduced
             if dim < rank - 2:
-                back = transpose(c, now, dim, rank - 2, self.config, self.pad_value)
-                now = c.replace(now, back)
+                now = c.replace(now, self._swap_dims(now, dim))
         return now
+
+    def _swap_dims(self, x: PlannedTensor, dim: int) -> PlannedTensor:
+        """A dim and the height in each other's place."""
+        memory = _moved_memory(self.call, self.config, x.spec, _swap(x.spec.shape, dim))
+        return transpose(self.c, x, dim, self.rank - 2, memory, self.pad_value)
 
     def _reduce(self, x: PlannedTensor, axis: str, scale: float, dtype: DataType | None, kind: str) -> PlannedTensor:
         """The reduce program; both axes of several tiles take two of them."""
@@ -146,11 +176,18 @@ class Reduction:
             shape[-2] = 1
         four = with_four_dims(shape) if len(shape) < 4 else tuple(shape)
         source = self.c.view(x, tile_spec(with_four_dims(x.spec.shape), x.spec.dtype, x.spec.memory_config))
-        made = tile_spec(four, dtype, self.fit(four))
+        made = tile_spec(four, dtype, _reduced_memory(self.config, source.spec, four) or self.fit(four))
         kind = SUM if kind == MEAN and x.spec.dtype is DataType.FLOAT32 else kind  # one program, another number
         parts = count_parts(source.spec, kind, self.cores) if divides else 1
         result = reduce_parts(self.c, source, made, parts, kind, (axis, kind, *self.options))
         return self.c.view(result, made.with_shape(shape[-max(len(x.spec.shape), 1) :]))
+
+
+def _reduced_memory(config: MemoryConfig, source: TensorSpec, shape: Sequence[int]) -> MemoryConfig | None:
+    """The source's cores, where the config names a sharding alone."""
+    if not _lacks_shards(config) or source.memory_config.shard_spec is None:
+        return None
+    return fit_shards(config, tile_spec(shape, source.dtype, interleave(config)), source.memory_config)
 
 
 def _reduce_rows(
@@ -238,7 +275,9 @@ def spread_stages(fit: FitShards) -> StageRule:
             order = swap
         else:
             order = [dim for dim in range(rank) if dim not in dims] + dims
-        moved = x if order == list(range(rank)) else permute(c, x, order, config)
+        after = [spec.shape[dim] for dim in order]
+        where = _moved_memory(call, config, x.spec, after)
+        moved = x if order == list(range(rank)) else permute(c, x, order, where)
         if moved is x and not single and config != spec.memory_config:
             moved = c.run("to_memory_config", tile_spec(spec.shape, spec.dtype, config), x)
         shape = list(moved.spec.shape) if rank > 1 else [1, *spec.shape]
@@ -246,10 +285,12 @@ def spread_stages(fit: FitShards) -> StageRule:
         for dim in [rank - 1 if axis == "W" else rank - 2] if single and rank > 1 else range(-len(dims), 0):
             shape[dim] = 1
         options = (call.name, axis, call["scalar"], call["correction"], key_of(call["compute_kernel_config"]))
-        made = c.run("welford", tile_spec(shape, spec.dtype, fit(call, shape, Layout.TILE).memory_config), moved,
-                     options=options)  # fmt: skip
+        memory = _reduced_memory(config, moved.spec, shape) or fit(call, shape, Layout.TILE).memory_config
+        made = c.run("welford", tile_spec(shape, spec.dtype, memory), moved, options=options)
         if single and dims[0] < rank - 2:
-            back = permute(c, made, swap, config)
+            back = permute(
+                c, made, swap, _moved_memory(call, config, made.spec, [made.spec.shape[dim] for dim in swap])
+            )
             made = c.replace(made, back)
         result = reshape(c, made, results[0])
         c.replace(made, result)
