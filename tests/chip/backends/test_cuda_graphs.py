@@ -237,6 +237,41 @@ def test_what_cannot_be_captured_still_runs(mesh, launches) -> None:
         assert set(read(mesh, result).unique().tolist()) <= {0.0, 2.0}
 
 
+def test_what_goes_through_a_socket_is_part_of_no_graph(mesh, launches) -> None:
+    sender, receiver = mesh.create_submeshes(ttnn.MeshShape(1, 2))
+    core = ttnn.CoreCoord(0, 0)
+    at = [ttnn.MeshCoreCoord(ttnn.MeshCoordinate(0, i), core) for i in range(2)]
+    config = ttnn.SocketConfig(
+        [ttnn.SocketConnection(coord, coord) for coord in at], ttnn.SocketMemoryConfig(ttnn.BufferType.L1, 1 << 16)
+    )
+    out, into = ttnn.create_socket_pair(sender, receiver, config)
+    x = upload(sender, torch.zeros(2, 32, 32))
+    arrived = upload(receiver, torch.zeros(2, 32, 32))
+
+    def send() -> ttnn.Tensor:
+        y = ttnn.add(x, 1.0)
+        ttnn.experimental.send_async(y, out)
+        return y
+
+    def receive() -> ttnn.Tensor:
+        ttnn.experimental.recv_async(arrived, into)
+        return ttnn.multiply(ttnn.add(arrived, 1.0), 2.0)
+
+    send()
+    receive()
+    traces = []
+    for part, run in ((sender, send), (receiver, receive)):
+        traces.append(ttnn.begin_trace_capture(part, cq_id=0))
+        result = run()
+        ttnn.end_trace_capture(part, traces[-1], cq_id=0)
+    for step in range(5):
+        ttnn.copy_host_to_device_tensor(host(sender, torch.full((2, 32, 32), float(step))), x)
+        ttnn.execute_trace(sender, traces[0], cq_id=0, blocking=False)
+        ttnn.execute_trace(receiver, traces[1], cq_id=0, blocking=False)
+        assert torch.equal(read(receiver, result), torch.full((2, 32, 32), 2.0 * (step + 2)).bfloat16())
+    assert launches
+
+
 @needs_gpu
 def test_a_capture_that_fails_leaves_the_thread_and_the_memory_as_they_were() -> None:
     x = torch.ones(1 << 20, device="cuda")

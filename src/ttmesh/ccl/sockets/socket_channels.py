@@ -88,7 +88,7 @@ class Channel:
             if message.taken:
                 message.taken = False  # a trace sends the same message again
                 return
-            self.arrived.append((message, cells[0].read(message.spec)))
+            self.arrived.append((message, _read_lanes(cells, message.spec)))
             self.used_bytes += message.size_bytes
             self.receiver_waits, self.offered = False, None
 
@@ -107,8 +107,14 @@ class Channel:
             else:
                 message, self.offered = self.offered, None
                 message.taken = True
-                lanes = message.cells[0].read(message.spec)
+                lanes = _read_lanes(message.cells, message.spec)
         return message.spec, self.routes.to_receiver_lanes(self.routes.select_lanes(lanes))
+
+
+def _read_lanes(cells: Cells, spec: TensorSpec) -> torch.Tensor:
+    """What a message holds; on a GPU a copy, which leaves the memory of the sender's CUDA graph to its next launch."""
+    lanes = cells[0].read(spec)
+    return lanes.clone() if lanes.is_cuda else lanes
 
 
 class SeveralReceivers:

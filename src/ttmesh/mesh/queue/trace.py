@@ -23,6 +23,7 @@ MeshTraceId = NewType("MeshTraceId", int)
 TRACE_PROGRAM_BYTES = 896  # of a program of which nothing is known: few cores, few arguments
 
 Resolve = Callable[[Cell], Cell]
+BoundCommand = tuple[Command, list[Cell], list[Cell]]
 
 
 def compute_trace_bytes(commands: Sequence[Command]) -> int:
@@ -58,7 +59,7 @@ class Trace:
         self.commands: list[Command] = []
         self.buffer: Buffer | None = None
         self.high_water = 0
-        self._bound: list[tuple[Command, list[Cell], list[Cell]]] = []
+        self._bound: list[BoundCommand] = []
         self._replays: dict[int, Callable[[], None] | None] = {}
         self._segments: list[TraceSegment] = []
         self._version = -1
@@ -85,17 +86,29 @@ class Trace:
         if heap.version != self._version:
             self._bind(heap.resolve)
             self._version = heap.version
+        bound = self._bound[segment.start : segment.end]
+        if segment.first is not None:  # what it waits for, a socket's message, is no cell: no graph may take it
+            waiting, reads, writes = bound.pop(0)
+            waiting.body(reads, writes)
         if segment.start not in self._replays:
-            steps = [
-                (command.body, reads, writes) for command, reads, writes in self._bound[segment.start : segment.end]
-            ]
-            self._replays[segment.start] = backend.make_replay(steps, heap.is_live)
+            self._replays[segment.start] = self._make_replay(heap, backend, bound)
         replay = self._replays[segment.start]
         if replay is not None:
             replay()
             return
-        for command, reads, writes in self._bound[segment.start : segment.end]:
+        for command, reads, writes in bound:
             command.body(reads, writes)
+
+    def _make_replay(self, heap: Heap, backend: Backend, bound: Sequence[BoundCommand]) -> Callable[[], None] | None:
+        """A backend's faster replay of some commands; what the others read is as good as held by the program."""
+        own = {id(command) for command, _, _ in bound}
+        read_later = {id(cell) for command, reads, _ in self._bound if id(command) not in own for cell in reads}
+        steps = [(command.body, reads, writes) for command, reads, writes in bound]
+
+        def may_be_held(cell: Cell) -> bool:
+            return id(cell) in read_later or heap.is_live(cell)
+
+        return backend.make_replay(steps, may_be_held) if steps else None
 
     def _bind(self, resolve: Resolve) -> None:
         bound = [
