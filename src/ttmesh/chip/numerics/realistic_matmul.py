@@ -101,7 +101,7 @@ def _on_gpu(
         a, b = (torch.cat([pair[i] for pair in pairs], dim).bfloat16() for i, dim in ((0, -1), (1, -2)))
         x_mask = w_mask = ~0
     if block is None and (a.shape[1] > kernels.DECODE_ROWS or kernels.keeps_all(w_mask)):
-        left, right = kernels.mask_operand(a, x_mask), kernels.mask_operand(b, w_mask)
+        left, right = kernels.mask_operands(a, b, x_mask, w_mask)
         wide = torch.bmm(left, right, out_dtype=torch.float32)
         return kernels.pack_bfloat16(wide) if packed else wide
     options = {"block": block, "lower": lower, "packed": packed}
