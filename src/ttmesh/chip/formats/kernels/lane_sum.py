@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import math
 from collections.abc import Sequence
 from typing import Protocol
@@ -12,13 +11,14 @@ import torch
 
 from ttmesh.chip.formats.kernels import threads
 from ttmesh.chip.formats.kernels.gpu_loader import find_gpu_kernels
-from ttmesh.chip.formats.kernels.loader import library
+from ttmesh.chip.formats.kernels.loader import cached_until_forgotten, library
 
 # Without a compiler: torch.sum is one chain up to this many lanes (beyond, it adds partial sums in an order that depends
 # on the shape) and below this many bytes.
 TORCH_CHAIN = 4
 TORCH_BYTES = 64 << 10
 MOVED_BYTES = 1 << 20  # below, torch's own copy takes less of the host
+LOOK_BYTES = 4 << 10  # results like a tensor with memory are made a twentieth of a microsecond sooner
 STEP = 1024  # threads take multiples of this many elements: whole cache lines, whole runs of the kernel
 
 _FLOATS = (torch.float32, torch.bfloat16)
@@ -50,7 +50,8 @@ def lane_sum(values: torch.Tensor, axes: Sequence[int], *, dtype: torch.dtype | 
     found = values.dtype
     out_dtype = dtype or found
     if values.is_cpu:  # as kernel_for, without its call
-        kernel = _kernel(library("lane_sum"), values.shape, values.stride(), found, tuple(axes), out_dtype)
+        stride = None if values.is_contiguous() else values.stride()
+        kernel = _kernel(values.shape, stride, found, tuple(axes), out_dtype)
         if kernel is not None:
             return kernel(values)
     elif values.is_cuda and axes and (kernels := find_gpu_kernels("gpu_lane_sum")) is not None:
@@ -95,24 +96,25 @@ def move_lanes(values: torch.Tensor, dim: int, to: int) -> torch.Tensor:
 
 def kernel_for(values: torch.Tensor, axes: tuple[int, ...], dtype: torch.dtype) -> SumKernel | None:
     """The compiled sum of values of this shape and these strides in host memory, or None where torch must compute it."""
-    return _kernel(library("lane_sum"), values.shape, values.stride(), values.dtype, axes, dtype)
+    return _kernel(values.shape, values.stride(), values.dtype, axes, dtype)
 
 
-@functools.lru_cache(maxsize=1024)
+@cached_until_forgotten
 def _kernel(
-    compiled: ctypes.CDLL | None,
     shape: tuple[int, ...],
-    stride: tuple[int, ...],
+    stride: tuple[int, ...] | None,
     dtype: torch.dtype,
     axes: tuple[int, ...],
     out_dtype: torch.dtype,
 ) -> SumKernel | None:
-    """Decided once, for it is called often."""
+    """Decided once, for it is called often; without a stride for contiguous values."""
     rows, columns, *local = shape
     length = math.prod(local)
     size_bytes = rows * columns * length * dtype.itemsize
     if not axes or not length or dtype not in _FLOATS or out_dtype not in _FLOATS:
         return None
+    compiled = library("lane_sum")
+    stride = stride or (columns * length, length, *(math.prod(local[dim:]) for dim in range(1, len(local) + 1)))
     if compiled is None or not _is_dense(local, stride[2:]):
         return None
     _declare(compiled)
@@ -121,8 +123,9 @@ def _kernel(
     options = ctypes.byref(described), *narrow
     whole = ctypes.cast(ctypes.pointer(_Sum(described, *narrow)), ctypes.c_void_p)  # the quickest to hand over
     target_shape = (1 if 0 in axes else rows, 1 if 1 in axes else columns, *local)
-    # Copying the look of a tensor takes half the time of naming it; this one has the look without the memory.
-    like, empty_like = torch.empty((), dtype=out_dtype, device="cpu").expand(target_shape), torch.empty_like
+    # Copying the look of a tensor takes two thirds of the time of naming it. A large one has the look without the memory.
+    held = target_shape if length * out_dtype.itemsize <= LOOK_BYTES else (1,) * len(target_shape)
+    like, empty_like = torch.empty(held, dtype=out_dtype, device="cpu").expand(target_shape), torch.empty_like
     alone, together, team = compiled.lane_sum_whole, compiled.lane_sum_team, threads.team
     if size_bytes < threads.SPLIT_BYTES:
 

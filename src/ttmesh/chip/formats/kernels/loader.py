@@ -14,12 +14,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar, cast
 
 from ttmesh.base import settings
 from ttmesh.base.directories import DirectoryError, cache_directory
 
+P = ParamSpec("P")
+R = TypeVar("R")
 log = logging.getLogger(__name__)
 
 FOLDER = Path(__file__).parent
@@ -76,13 +79,21 @@ def find_function(library_name: str, name: str, *argtypes: Any) -> ctypes._Named
     return function
 
 
+def cached_until_forgotten(choose: Callable[P, R]) -> Callable[P, R]:
+    """A choice that depends on whether a library is there, kept until `forget` is called."""
+    cached = functools.lru_cache(maxsize=1024)(choose)
+    _choices.append(cached.cache_clear)
+    return cast("Callable[P, R]", cached)
+
+
 def forget() -> None:
     """Decide again at the next use; for tests that change settings."""
-    for cached in (library, _compiler):
-        cached.cache_clear()
+    for clear in (library.cache_clear, _compiler.cache_clear, *_choices):
+        clear()
     _hung.clear()
 
 
+_choices: list[Callable[[], None]] = []
 _hung: set[str] = set()  # compilers that did not come to an end: not waited for again
 
 
