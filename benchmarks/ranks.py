@@ -26,6 +26,7 @@ from ttmesh.fabric.messaging import engines
 
 SIZES = (1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 23, 1 << 26)  # bytes per chip
 DTYPES = ("float32", "bfloat16")
+WIDTH = 1024  # elements of a row: a row is a page, and three pages must fit into L1
 BAR = 1.1
 LOOKS = 3  # a figure above the bar is measured again, all calls alike, in other memory: neighbours and pages spoil some
 
@@ -48,10 +49,11 @@ def best_us(works: list[Callable[[], object]], rounds: int, meet: Callable[[], o
 def calls(mesh: ttnn.MeshDevice, here: ttnn.MeshDevice, count: int, dtype: str) -> list[Callable[[], object]]:
     """The sum and the engine, the operation and the engine, and the operation over ranks, each with values of its own."""
     group = mesh.rank_block.group(1)
-    lanes = torch.randn(2, 4, 1, count).to(getattr(torch, dtype))
+    width = min(count, WIDTH)
+    lanes = torch.randn(2, 4, count // width, width).to(getattr(torch, dtype))
 
     def on(device: ttnn.MeshDevice, values: torch.Tensor) -> ttnn.Tensor:
-        rows = values.flatten(0, 1).reshape(-1, count)
+        rows = values.reshape(-1, width)
         mapper = ttnn.ShardTensorToMesh(device, 0)
         return ttnn.from_torch(rows, device=device, dtype=getattr(ttnn, dtype), mesh_mapper=mapper)
 

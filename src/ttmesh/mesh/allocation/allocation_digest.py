@@ -1,7 +1,8 @@
 """The digest that ranks compare at barriers: a hash of a mesh's allocations, and enough of them to name a difference.
 
 Frees are not in the hash: the garbage collector may free at different moments on different ranks, and a free that
-matters shows by the address of what is allocated after it.
+matters shows by the address of what is allocated after it. What an operation takes and gives back within a call is not in it
+either: the result's address shows what matters of that too.
 """
 
 from __future__ import annotations
