@@ -5,7 +5,7 @@
 #include "sgemm_operands.h"
 #include "threads.h"
 
-#define BAND 37          /* tiles of rows that a piece of w is copied for */
+#define BAND 98          /* tiles of rows that a piece of w is copied for */
 #define SMALL_BAND 4     /* where there would be too little to share; columns: */
 #define SMALL_BLOCK 64
 #define STEPS 4          /* of K between two looks ahead */
