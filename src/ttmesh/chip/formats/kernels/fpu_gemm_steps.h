@@ -16,9 +16,10 @@
 #define KEEP(vector)
 #endif
 
-/* One panel of one tile: its sums between two chunks of K, and what L1 holds of them. */
+/* One panel of one tile: its sums between two chunks of K, what L1 holds of them, and those of the second half of its rows
+ * that were multiplied and not rounded yet. */
 typedef struct {
-    f32v partial[ROWS][VECTORS], held[ROWS][VECTORS];
+    f32v partial[ROWS][VECTORS], held[ROWS][VECTORS], waiting[ROWS / 2][VECTORS];
 } Sums;
 
 /* What roundings add and keep. Read from memory: the registers are full of sums. */
@@ -88,11 +89,15 @@ INLINE Blocks blocks_from(const Work *work, int64_t first_k) {
     return (Blocks){block, (block + 1) * size - first_k};
 }
 
+INLINE void set_next_block(const Work *work, const Blocks *blocks, Rounding *rounding) {
+    rounding->on_top = blocks->block < work->blocks - 1 ? 0 : 0xffffffff;
+}
+
 /* Whether a block ends at `k` and goes to L1; the last one does not. */
 INLINE int ends_block(const Work *work, Blocks *blocks, int64_t k, Rounding *rounding) {
     if (k != blocks->end || ++blocks->block >= work->blocks) return 0;
     blocks->end += work->shape->block;
-    rounding->on_top = blocks->block < work->blocks - 1 ? 0 : 0xffffffff;
+    set_next_block(work, blocks, rounding);
     return 1;
 }
 
@@ -193,19 +198,21 @@ INLINE void multiply_set(f32v dest[SET][VECTORS], f32v other[SET][VECTORS], f32v
 #undef WORD
 }
 
-/* A chunk of K for all rows of a tile. Rounding a sum again that is rounded already leaves it as it is: the second set begins so. */
+/* A chunk of K for all rows of a tile. Sums of the second set wait for the next chunk to be rounded. Rounding a sum again that
+ * is rounded already leaves it as it is: the first chunk begins so. */
 INLINE void add_steps_in_turns(const Work *work, Sums *sums, const uint32_t *x, const uint32_t *w, int64_t first_k,
                                int64_t depth, int form, int pair) {
     Blocks blocks = blocks_from(work, first_k);
     Rounding rounding = rounding_of(work);
+    int edge = first_k > 0 && first_k % work->shape->block == 0;
+    if (edge) set_next_block(work, &blocks, &rounding);
     __asm__ volatile("" : : "r"(&rounding) : "memory");
     f32v first[SET][VECTORS], second[SET][VECTORS];
-#define LOAD(r, v) first[r][v] = sums->partial[r][v], second[r][v] = sums->partial[r + SET][v];
+#define LOAD(r, v) first[r][v] = sums->partial[r][v], second[r][v] = sums->waiting[r][v];
     EACH_SUM(LOAD)
 #undef LOAD
 #define MULTIPLY(set, other, row, at) \
     multiply_set(set, other, sums->partial + SET - row, sums->held + SET - row, x + row, w, &rounding, at, form, pair)
-    int edge = 0;
     for (int64_t k = TILE; k <= depth; k += TILE, x += (TILE >> pair) * ROWS, w += (TILE >> pair) * COLUMNS) {
         if (edge) MULTIPLY(first, second, 0, 1);
         else MULTIPLY(first, second, 0, 0);
@@ -214,6 +221,12 @@ INLINE void add_steps_in_turns(const Work *work, Sums *sums, const uint32_t *x, 
         else MULTIPLY(second, first, SET, 0);
     }
 #undef MULTIPLY
+    if (first_k + depth < work->depth) {
+#define KEEP_WAITING(r, v) sums->waiting[r][v] = second[r][v];
+        EACH_SUM(KEEP_WAITING)
+#undef KEEP_WAITING
+        return;
+    }
     Writes writes = {sums->partial + SET, sums->held + SET, {0}};
 #define FINISH(r, v) \
     begin_write(second, &writes, &rounding, form, r * VECTORS + v); \
