@@ -125,8 +125,8 @@ def format_summary(found: Iterable[Row]) -> str:
     others = [row for row in rows if row.name not in registered]
     other_emulated = sum(row.status != MISSING for row in others)
     return (
-        f"{emulated} of the {len(registered)} operations that TT-NN 0.81 registers ({counts[OPERATION]} operations, "
-        f"{counts[ALIAS]} second names, {counts[FUNCTION]} functions), and {other_emulated} of {len(others)} other names."
+        f"{emulated} of {len(registered)} operations that TT-NN 0.81 registers ({counts[OPERATION]} operations, "
+        f"{counts[ALIAS]} aliases, {counts[FUNCTION]} functions), and {other_emulated} of {len(others)} other names."
     )
 
 
