@@ -1,4 +1,4 @@
-"""Standard output as it is: closed, full, gone, or unable to show a character."""
+"""Standard output in every state: closed, full, gone, or unable to show a character."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def missing_value(what: str) -> MissingValueError:
     return MissingValueError(
         f"{what} needs a value that a dry run does not compute" + (f", at {site}" if site else ""),
         expected="a program whose control flow does not depend on computed values",
-        fix="Take a fixed number there in dry runs, for example `if ttmesh.is_dry_run(): ...`, or let every such value be "
+        fix="Use a fixed number there in dry runs, for example `if ttmesh.is_dry_run(): ...`, or let every such value be "
         "one number: `ttmesh dry-run --assume 0`, `ttmesh.dry_run(assume=0)`.",
     )
 

@@ -1,4 +1,4 @@
-"""Starts a program under ttmesh and under an installed TT-NN, each in a process of its own that records its calls."""
+"""Starts a program under ttmesh and under an installed TT-NN, each in a separate process that records its calls."""
 
 from __future__ import annotations
 

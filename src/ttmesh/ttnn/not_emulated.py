@@ -62,7 +62,7 @@ def _make_function(path: str) -> Callable[..., Any]:
 
 def _error(path: str) -> NotEmulatedError:
     return NotEmulatedError(
-        f"{path} is not emulated", expected="what docs/agreement.md does not list", fix="Run this part on cards."
+        f"{path} is not emulated", expected="a name that ttmesh emulates", fix="Run this part on cards."
     )
 
 

@@ -87,7 +87,7 @@ class H2DSocket(PageSocket):
             ) from None
 
     def claim(self, count: int) -> bool:
-        """Whether so many pages have arrived; if not, a receive at the head of its queue waits for them."""
+        """Whether this number of pages has arrived; if not, a receive at the head of its queue waits for them."""
         with self.lock:
             missing = count - len(self.pages)
             self._claimed_pages = max(0, missing)

@@ -44,7 +44,7 @@ def follow(
 
 
 def _compute_config_of(case: Case) -> Any:
-    """The compute config of the call; a matmul's can lie in two options."""
+    """The compute config of the call; a matmul's can be in either of two options."""
     for name in ("compute_kernel_config", "compute_config"):
         if case[name] is not None:
             return case[name]

@@ -257,7 +257,7 @@ def _check_clamp(call: Call) -> None:
 
 
 def _require_formats(spec: TensorSpec, op_type: str, integers: tuple[DataType, ...] = ()) -> None:
-    """Raise for integers that the device operation behind a composite does not take."""
+    """Raise for integers that the device operation of a composite refuses."""
     wrong = f"Unary: UnaryOpType::{op_type} does not support integer input dtype DataType::{spec.dtype.name}"
     refused = spec.dtype in INTEGERS and spec.dtype not in integers
     require(not refused, wrong, "a float format", "Convert it with ttnn.typecast.")

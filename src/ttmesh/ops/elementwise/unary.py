@@ -77,7 +77,7 @@ def _define_plain(name: str, function: Callable[[torch.Tensor], torch.Tensor]) -
 
 
 def _define_with_parameters(name: str, function: Callable[..., torch.Tensor]) -> OpFunction:
-    """Define an operation with number parameters; each number is a device program of its own."""
+    """Define an operation with number parameters; each number is a separate device program."""
     _, *parameter_names = inspect.signature(function).parameters
 
     def lane(input_tensor: torch.Tensor, **parameters: Any) -> torch.Tensor:

@@ -47,7 +47,7 @@ def _parts_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 def _slice_parts(
     grad: torch.Tensor, first: torch.Tensor, second: torch.Tensor, dim: int, lane_axes: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Parts of the gradient with the inputs' shapes; the second one begins behind the first along the dim."""
+    """Parts of the gradient with the inputs' shapes; the second one begins after the first along the dim."""
     parts = []
     for part, start in ((first, 0), (second, first.shape[lane_axes + dim])):
         shape = part.shape[lane_axes:]

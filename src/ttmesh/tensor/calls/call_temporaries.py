@@ -47,7 +47,7 @@ class MemorySchedule:
 
     @cached_property
     def dram_steps(self) -> BlockSteps | None:
-        """The steps of a repeated call with one result, where all it takes and gives back lies in DRAM."""
+        """The steps of a repeated call with one result, where all memory it takes and frees is in DRAM."""
         steps, results = self.repeated_steps, self.results
         taken = {step for step in steps if step >= 0}
         if len(results) != 1 or any(self.rooms[n].buffer_type is not BufferType.DRAM for n in taken):

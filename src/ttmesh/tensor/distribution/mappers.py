@@ -173,7 +173,7 @@ def _split_and_order(
 
 
 class ReplicateTensorToMeshWrapper:
-    """A replicating mapper; a type of its own, because TT-NN names its cache files differently."""
+    """A replicating mapper; a separate type, because TT-NN names its cache files differently."""
 
     __slots__ = ("_mapper",)
 

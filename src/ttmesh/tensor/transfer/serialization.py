@@ -88,7 +88,7 @@ def _write(path: Path, tensor: Tensor) -> None:
 def _unwritable(path: Path, problem: Exception) -> MeshError:
     return MeshError(
         f'Cannot open "{path}" for writing: {problem}',
-        expected="a folder that exists and may be written to, with room",
+        expected="a folder that exists and may be written to, with enough space",
         fix="Choose a path in such a folder.",
     )
 

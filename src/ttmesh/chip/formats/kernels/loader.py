@@ -133,7 +133,7 @@ def _is_whole(built: Path) -> bool:
 
 
 def _compile(source: Path, built: Path, compiler: str) -> None:
-    """Compile in a folder of its own, try the result there, and put it into its place whole."""
+    """Compile in a temporary folder, try the result there, and move it into place as a whole."""
     if compiler in _hung:
         raise _Unusable(f"{compiler} did not come to an end before")
     _remove_forgotten(built.parent)
