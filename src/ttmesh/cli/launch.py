@@ -41,7 +41,7 @@ HELP = "start a program as many ranks, on this host or several (tt-run compatibl
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of tt-run that have a meaning here, and ttmesh's own."""
     parser.add_argument(
-        "-n", "--ranks", type=number(1, MAX_RANKS), metavar="N", help="so many ranks that present one mesh together"
+        "-n", "--ranks", type=number(1, MAX_RANKS), metavar="N", help="start N ranks that present one mesh together"
     )
     parser.add_argument(
         "--mesh-per-rank", action="store_true", help="with -n: every rank has its own mesh (TT_MESH_ID = rank)"
