@@ -27,6 +27,13 @@ def find(module: str, name: str) -> Any:
     return None if line is None else _make(module, name, line)
 
 
+def is_placeholder(value: object) -> bool:
+    """Whether a function or class exists by name only."""
+    return getattr(value, "__module__", None) == __name__ or (
+        isinstance(value, type) and issubclass(value, NotEmulated)
+    )
+
+
 def list_modules() -> list[str]:
     """The modules of the table."""
     return list(_read_table())

@@ -92,7 +92,7 @@ def _define_gate(name: str, gate: Callable[[Tensor], Tensor]) -> OpFunction:
         value, gate_input = widened.chunk(2, dim=-1)
         return value * gate(gate_input)
 
-    lane.__doc__ = f"First half of the last dim times {name.removesuffix('glu') or 'sigmoid'} of the second."
+    lane.__doc__ = f"First half of the last dim times {gate.__name__} of the second."
     return op(
         f"ttnn.{name}",
         golden=goldens.GATES[name],

@@ -64,7 +64,8 @@ def _define_plain(name: str, function: Callable[[torch.Tensor], torch.Tensor]) -
     def lane(input_tensor: torch.Tensor) -> torch.Tensor:
         return function(input_tensor)
 
-    docstring = inspect.getdoc(function) if inspect.isfunction(function) else None
+    ours = inspect.isfunction(function) and function.__module__.startswith("ttmesh.")
+    docstring = inspect.getdoc(function) if ours else None
     lane.__doc__ = docstring or f"{name} of every element."
     return op(
         f"ttnn.{name}",
