@@ -34,7 +34,7 @@ codecs.register_error("ttmesh.look_alike", look_alike)
 
 
 class ClosedOutput(io.TextIOBase):
-    """Stands for a standard output that was closed before we started (`ttmesh info >&-`): writing is an error."""
+    """Replaces a standard output that was closed before the start (`ttmesh info >&-`): writing is an error."""
 
     def write(self, text: str) -> int:
         """Refuse."""

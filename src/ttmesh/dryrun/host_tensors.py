@@ -60,7 +60,7 @@ def missing_value(what: str) -> MissingValueError:
 
 
 class HostTensors(PlainDispatchMode):  # type: ignore[no-untyped-call]
-    """Makes large tensors without values, and lets that spread to whatever is computed from one."""
+    """Makes large tensors without values; what is computed from one has no values either."""
 
     def __init__(self, assume: float | None, lines: Counter[str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""The reports of several ranks, and the one report they come to."""
+"""The reports of several ranks, merged into one."""
 
 from __future__ import annotations
 

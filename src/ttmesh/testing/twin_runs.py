@@ -49,7 +49,7 @@ class FinishedRun:
 
 
 def check_script(script: Path) -> None:
-    """Refuse what is no file."""
+    """Refuse a path that is not a file."""
     if not script.is_file():
         raise MeshError(f"no file {script}", expected="a Python file", fix="Check the path.")
 

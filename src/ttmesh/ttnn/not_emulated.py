@@ -22,7 +22,7 @@ class NotEmulated:
 
 
 def find(module: str, name: str) -> Any:
-    """What stands for a name of a module that is not emulated; None where TT-NN has none either."""
+    """The placeholder for a name of a module that is not emulated; None where TT-NN has no such name either."""
     line = _read_table().get(module, {}).get(name)
     return None if line is None else _make(module, name, line)
 

@@ -55,7 +55,7 @@ def read_lines() -> Mapping[tuple[str, int], CompositionLine]:
 
 
 class Composed(NamedTuple):
-    """What a call comes to: programs and memory, and the results."""
+    """What a call consists of: programs and memory, and the results."""
 
     composition: Composition
     results: tuple[PlannedTensor, ...]

@@ -96,7 +96,7 @@ def concat_bw(
 
 
 def _sum_repeats(grad: torch.Tensor, shape: Sequence[int], dim: int | None, lane_axes: int) -> torch.Tensor:
-    """Sum all of a dim, whatever its length before the repeats, as TT-NN does; zeros for no dim."""
+    """Sum a whole dim, without regard to its length before the repeats, as TT-NN does; zeros for no dim."""
     if dim is None:
         return grad.new_zeros((*grad.shape[:lane_axes], *shape))
     return grad.float().sum(lane_axes + dim, keepdim=True)

@@ -1,4 +1,4 @@
-"""Stages: the device programs that one call comes to, and the memory that they take and give back on the way."""
+"""Stages: the device programs that one call consists of, and the memory that they take and free."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Composition:
             self._steps.remove(stage.allocation)
 
     def replace(self, old: PlannedTensor, new: PlannedTensor) -> PlannedTensor:
-        """The new tensor; the old one's memory goes back unless both share it."""
+        """The new tensor; the old one's memory is freed unless both share it."""
         if old.allocation != new.allocation:
             self.free(old)
         return new

@@ -241,7 +241,7 @@ def ShardTensor2dMesh(
 
 
 def unwrap_mapper(mapper: TensorToMesh | ReplicateTensorToMeshWrapper) -> TensorToMesh:
-    """The mapper, whichever of the two forms it came in."""
+    """The mapper, from either of its two forms."""
     chosen = mapper.unwrap() if isinstance(mapper, ReplicateTensorToMeshWrapper) else mapper
     if not isinstance(chosen, TensorToMesh):
         hint = suggest_object("mesh_mapper")

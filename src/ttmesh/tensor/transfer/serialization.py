@@ -109,7 +109,7 @@ def load_tensor(file_name: str | Path, *, device: MeshDevice | None = None) -> T
 
 
 def load_tensor_flatbuffer(file_name: str | Path, device: MeshDevice | None = None) -> Tensor:
-    """Read what `dump_tensor_flatbuffer` wrote, whatever the file is called."""
+    """Read what `dump_tensor_flatbuffer` wrote; the file may have any name."""
     path = Path(file_name)
     if _kept is not None and _keeps(path):
         tensor = _kept[path.absolute()]

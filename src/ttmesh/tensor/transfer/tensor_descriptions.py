@@ -86,7 +86,7 @@ def describe(host: Tensor) -> dict[str, Any]:
 
 
 def parse_json(text: str) -> Any:
-    """JSON from a file, with one error for whatever is wrong with it."""
+    """JSON from a file, with one error for anything wrong with it."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as problem:

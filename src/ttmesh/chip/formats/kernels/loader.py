@@ -152,7 +152,7 @@ def _compile(source: Path, built: Path, compiler: str) -> None:
 
 
 def _run(command: list[str], folder: Path, timeout_s: float) -> None:
-    """Run to a good end, with temporary files in `folder`; however this ends, nothing of it goes on running."""
+    """Run a command that must succeed, with temporary files in `folder`; no process of it is left running."""
     with (folder / "output").open("w+b") as output:
         process = subprocess.Popen(
             command,
@@ -178,7 +178,7 @@ def _run(command: list[str], folder: Path, timeout_s: float) -> None:
 
 
 def _explain_silence(folder: Path) -> str:
-    """Why there is no message: it would be a file in the same folder."""
+    """The reason why a failed compiler left no message."""
     if shutil.disk_usage(folder).free >= LEAST_BYTES:
         return "no message"
     return f"{folder.parent} is full. Make room there, or set TTMESH_CACHE to another directory"
