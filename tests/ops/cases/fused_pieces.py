@@ -227,7 +227,7 @@ STRIPS = MemoryConfig(
     NdShardSpec((32, 64), CoreRangeSet([CoreRange(CoreCoord(0, 0), CoreCoord(3, 0))])),
 )
 CASES = [
-    Case("ttnn.experimental.isin", membership(), (int32, uint16), (TILE_LAYOUT, ROW_MAJOR_LAYOUT)),
+    Case("ttnn.experimental.isin", membership(), (int32,), (TILE_LAYOUT, ROW_MAJOR_LAYOUT)),
     Case("ttnn.experimental.isin/inverted", membership(invert=True), (int32,), ROWS),
     Case("ttnn.experimental.rgb_to_yuv", image(coefficients=PLAIN), HALF, ROWS),
     Case("ttnn.experimental.multi_scale_deformable_attn", sampled, HALF, ROWS),
