@@ -26,7 +26,7 @@ def multiply_elements(a: torch.Tensor, b: torch.Tensor, config: FpuConfig) -> to
         a_sign, a_exponent, a_bits = src_a_part(a, phase)
         b_sign, b_exponent, b_bits = src_b_part(b, phase)
         exponent = a_exponent + b_exponent - BIAS - phase_exponent(phase)
-        there = (a_exponent != 0) & (b_exponent != 0) & (exponent > 0)
+        there = (a_exponent != 0) & (b_exponent != 0)
         product = torch.where(there, a_bits * b_bits * (a_sign * b_sign), 0)
         dest = write_dest((product, torch.where(there, exponent, NOTHING)), None, dest, config)
     return dest
@@ -50,7 +50,7 @@ def add_elements(a: torch.Tensor, b: torch.Tensor, config: FpuConfig, *, negate:
 def accumulate_elements(dest: torch.Tensor, values: torch.Tensor, config: FpuConfig) -> torch.Tensor:
     """Destination registers with unpacked values added to what they hold: an addition that accumulates."""
     term, exponent = _term(values)
-    return write_dest((term, torch.where(exponent == 0, NOTHING, exponent)), None, dest, config)
+    return write_dest((term, exponent), None, dest, config)
 
 
 def add_lanes(a: torch.Tensor, b: torch.Tensor, config: FpuConfig, *, negate: bool = False) -> torch.Tensor:

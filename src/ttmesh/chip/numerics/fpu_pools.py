@@ -21,5 +21,12 @@ def sum_columns(values: torch.Tensor, config: FpuConfig, scaler: float = 1.0) ->
 
 
 def max_rows(values: torch.Tensor) -> torch.Tensor:
-    """Destination registers of the maxima over dim -2, kept: an exact comparison of unpacked values."""
-    return values.amax(-2, keepdim=True)
+    """Destination registers of the maxima over dim -2, kept: an exact comparison of unpacked values.
+
+    Patterns are compared as sign and magnitude, so a NaN lies beyond the infinity of its sign. Subnormals are +0.
+    """
+    bits = values.contiguous().view(torch.int32)
+    bits = torch.where(bits & 0x7F800000 == 0, 0, bits)
+    order = bits ^ ((bits >> 31) & 0x7FFFFFFF)  # as int32, the order of the patterns
+    most = order.amax(-2, keepdim=True)
+    return (most ^ ((most >> 31) & 0x7FFFFFFF)).view(torch.float32)

@@ -76,6 +76,12 @@ def _sum_group(a: torch.Tensor, b: torch.Tensor, phase: int) -> tuple[torch.Tens
     return products.sum(-2, dtype=torch.int32), largest.squeeze(-2)
 
 
+def _above_zero(total: torch.Tensor, exponent: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A sum as the destination takes it: nothing of one whose exponent is 0 or less, however large the sum."""
+    there = exponent > 0
+    return torch.where(there, total, 0), torch.where(there, exponent, NOTHING)
+
+
 def write_dest(
     first: tuple[torch.Tensor, torch.Tensor],
     second: tuple[torch.Tensor, torch.Tensor] | None,
@@ -86,7 +92,7 @@ def write_dest(
     sign, exponent, fraction = fields(dest)
     held = torch.where(exponent == 0, 0, (fraction | 0x800000) * sign)
     held_exponent = torch.where(exponent == 0, NOTHING, exponent)
-    sums = [first] if second is None else [first, second]
+    sums = [_above_zero(*group) for group in ([first] if second is None else [first, second])]
     common = held_exponent
     for _, own in sums:
         common = torch.maximum(common, own)

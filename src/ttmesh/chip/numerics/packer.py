@@ -13,7 +13,7 @@ from ttmesh.chip.numerics.float_bits import fields, shift_up
 from ttmesh.chip.numerics.unpacker import FACE_COLUMNS
 
 _INFINITY = 0x7F800000
-_ALL_ONES = 0x7FFF
+_MAGNITUDE = 0x7FFF  # of a bfloat16
 
 
 def pack(dest: torch.Tensor, dtype: DataType) -> torch.Tensor:
@@ -24,12 +24,15 @@ def pack(dest: torch.Tensor, dtype: DataType) -> torch.Tensor:
 
 
 def pack_block_floats(dest: torch.Tensor, dtype: DataType) -> torch.Tensor:
-    """Registers as values of a block float, in bfloat16: cut to bfloat16, half up to 6 fraction bits, then aligned."""
+    """Registers as values of a block float, in bfloat16: cut to bfloat16, half up to 6 fraction bits, then aligned.
+
+    A NaN is written as an infinity.
+    """
     if dest.is_meta:
         return dest.to(torch.bfloat16)
     half = dest if dest.dtype is torch.bfloat16 else (dest.float().view(torch.int32) >> 16).to(torch.int16)
     bits = half.contiguous().view(torch.int16)
-    rounded = (bits + ((bits & _ALL_ONES) != _ALL_ONES)).bitwise_and_(~1)  # a NaN of ones would wrap around to zero
+    rounded = (bits & _MAGNITUDE).clamp_(max=_INFINITY >> 16).add_(1).bitwise_and_(~1).bitwise_or_(bits & ~_MAGNITUDE)
     packed = quantise(rounded.view(torch.bfloat16), dtype, packer="device")
     return packed.masked_fill(packed == 0, 0.0)  # no -0
 
@@ -68,7 +71,7 @@ def pack_codes(dest: torch.Tensor, dtype: DataType, *, precise: bool = False) ->
     bits = dest.contiguous().view(torch.int32)
     magnitude = bits & 0x7FFFFFFF
     if not precise:
-        magnitude = ((magnitude.clamp(max=0x7FFE0000) & ~0xFFFF) + 0x10000) & ~0x1FFFF
+        magnitude = ((magnitude.clamp(max=_INFINITY) & ~0xFFFF) + 0x10000) & ~0x1FFFF
     exponent = magnitude >> 23
     mantissa = torch.where(exponent > 0, (magnitude & 0x7FFFFF) | 0x800000, 0)
     shared = exponent.view(*exponent.shape[:-1], -1, FACE_COLUMNS).amax(-1)
@@ -84,12 +87,22 @@ def pack_codes(dest: torch.Tensor, dtype: DataType, *, precise: bool = False) ->
 def accumulate(held: torch.Tensor, packed: torch.Tensor, dtype: DataType) -> torch.Tensor:
     """L1 accumulation: the packed value added to the value in L1, nearest even, subnormals flushed. In float32.
 
-    Infinities of both signs give one NaN, 0x7fc00000; which bits the chip writes there is not known.
+    Infinities of both signs give the NaN 0x7fc00000. A NaN that L1 holds stays one in float32; in bfloat16 it counts as a
+    huge number and becomes infinity.
     """
-    total = held + packed
+    total = _flush(held) + _flush(packed)
     rounded = total if dtype == float32 else total.bfloat16().float()
     rounded = rounded.masked_fill(total.isnan(), torch.nan)  # its sign differs from processor to processor
-    return rounded.masked_fill(fields(rounded)[1] == 0, 0.0)
+    rounded = torch.where(fields(total)[1] == 0, torch.zeros_like(total).copysign(total), rounded)
+    if dtype == float32:
+        return rounded
+    huge = torch.where(packed.isinf(), packed, torch.full_like(total, torch.inf).copysign(held))
+    return torch.where(held.isnan(), huge, rounded)
+
+
+def _flush(values: torch.Tensor) -> torch.Tensor:
+    """Subnormals as zeros of their sign."""
+    return torch.where(fields(values)[1] == 0, torch.zeros_like(values).copysign(values), values)
 
 
 def add_block(held: torch.Tensor | None, dest: torch.Tensor, dtype: DataType) -> torch.Tensor:

@@ -245,7 +245,13 @@ INLINE Pair pair_of(i32v first, i32v second) {
 /* Two sums and the destination at their largest exponent, added and rounded: the new destination. A shift that rounds to
  * nearest is one that keeps a bit more, plus one, shifted once more. `calm`: no exponent can leave the normal range. */
 INLINE u32v write_dest(i32v first, i32v second, Pair pair, int lower, u32v dest, int fp32_dest, int fault, int calm) {
-    const i32v held = (i32v)((dest >> 23) & 0xff), most = pair.most - lower;
+    const i32v held = (i32v)((dest >> 23) & 0xff);
+    i32v most = pair.most - lower;
+    if (!calm) { /* of a group whose exponent is 0 or less nothing arrives, however large its sum */
+        first &= most > pair.first;
+        second &= most > pair.second;
+        most = pick(most > 0, most, all(NOTHING));
+    }
     const i32v dest_e = calm ? held : held + ((held == 0) & NOTHING);
     const i32v e = larger(most, dest_e), gap = e - most;
     i32v a = (shift_right(first << 14, gap + pair.first) + 1) >> 1;
@@ -421,7 +427,7 @@ typedef struct {
 static void add_elements(const void *data, int64_t begin, int64_t end) {
     const Sums *sums = data;
     for (int64_t i = begin; i < end; i++) {
-        uint32_t bits, total;
+        uint32_t bits, total, before;
         memcpy(&bits, sums->block + i, 4);
         uint32_t magnitude = bits & 0x7fffffff;
         uint32_t packed = magnitude + 0x8000;
@@ -429,12 +435,16 @@ static void add_elements(const void *data, int64_t begin, int64_t end) {
         packed = magnitude < 0x800000 ? 0 : packed;
         float term = as_float(packed);
         if (!sums->first) {
+            memcpy(&before, sums->held + i, 4);
             term += sums->held[i];
             memcpy(&total, &term, 4);
             magnitude = total & 0x7fffffff;
             uint32_t even = (total + 0x7fff + ((total >> 16) & 1)) & 0xffff0000;
             even = magnitude > 0x7f800000 ? 0x7fc00000 : even;
-            even = (even & 0x7f800000) == 0 ? 0 : even;
+            even = magnitude < 0x800000 ? total & 0x80000000 : even;
+            /* What L1 holds of a NaN counts as a huge number. */
+            const uint32_t huge = (packed & 0x7fffffff) == 0x7f800000 ? packed : (before & 0x80000000) | 0x7f800000;
+            even = (before & 0x7fffffff) > 0x7f800000 ? huge : even;
             term = as_float(even);
         }
         sums->held[i] = term;
