@@ -77,8 +77,8 @@ def partial_dtype(config: FpuConfig) -> DataType:
 
 
 def accumulates_in_l1(config: FpuConfig, blocks: int) -> bool:
-    """Whether the packer adds blocks up in L1: with two there is one partial, which is reloaded."""
-    return config.packer_l1_acc and blocks > 2
+    """Whether the packer adds blocks up in L1: with two and no bias there is one partial, which is reloaded."""
+    return config.packer_l1_acc and blocks > (1 if config.fused_bias else 2)
 
 
 def _blocks(a: torch.Tensor, b: torch.Tensor, config: FpuConfig) -> torch.Tensor:
@@ -87,13 +87,15 @@ def _blocks(a: torch.Tensor, b: torch.Tensor, config: FpuConfig) -> torch.Tensor
     blocks = [(a[..., k : k + size], b[..., k : k + size, :]) for k in starts]
     form = partial_dtype(config)
     in_l1 = accumulates_in_l1(config, len(blocks))
-    if (in_l1 or form not in BLOCK_FLOATS or len(blocks) == 1) and (kernels := _gpu_kernels(a, b)) is not None:
+    all_in_l1 = in_l1 and config.fused_bias
+    at_once = in_l1 or form not in BLOCK_FLOATS or len(blocks) == 1
+    if at_once and not all_in_l1 and (kernels := _gpu_kernels(a, b)) is not None:
         return _on_gpu(kernels, a, b, config, None, block=size if in_l1 else None)
     if in_l1:
         held: torch.Tensor | None = None
-        for block in blocks[:-1]:
+        for block in blocks if all_in_l1 else blocks[:-1]:
             held = add_block(held, _multiply(*block, config), form)
-        return _multiply(*blocks[-1], config, held)
+        return held if all_in_l1 and held is not None else _multiply(*blocks[-1], config, held)
     if len(blocks) == 1 or form not in BLOCK_FLOATS:  # a reload loses nothing: as if there were one block
         return _multiply(a, b, config)
     dest = _multiply(*blocks[0], config)

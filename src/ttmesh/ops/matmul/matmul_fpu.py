@@ -14,10 +14,20 @@ from ttmesh.chip.numerics.fpu_config import PHASES, FpuConfig
 from ttmesh.chip.numerics.fpu_elementwise import add_elements
 from ttmesh.chip.numerics.packer import pack, pack_lanes
 from ttmesh.chip.numerics.unpacker import unpack
+from ttmesh.ops.configs.matmul_program_configs import (
+    MatmulMultiCoreReuseMultiCast1DProgramConfig,
+    MatmulMultiCoreReuseMultiCastBatchedDRAMShardedProgramConfig,
+    MatmulMultiCoreReuseMultiCastDRAMShardedProgramConfig,
+    MatmulMultiCoreReuseProgramConfig,
+    ProgramConfig,
+)
 from ttmesh.ops.lane_functions.gemm import equalize_pair, multiply_matrices
 from ttmesh.ops.lane_functions.lane_broadcast import equalize_ranks
 from ttmesh.ops.matmul.matmul_blocks import TILE, MatmulCase, tiles_per_block
+from ttmesh.ops.matmul.matmul_rules import choose_program
+from ttmesh.ops.matmul.matmul_stages import adds_bias_after
 from ttmesh.tensor.calls.operation import Case
+from ttmesh.tensor.spec.shard_config import div_up
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 FORMATS = BLOCK_FLOATS | {bfloat16, float32}
@@ -46,7 +56,8 @@ def fpu_matmul_of(
             dest = realistic_matmul.dest_of_lanes(left, right, config, gemm=_gemm, packed=packed)
         if bias is not None and bias_dtype is not None:
             result, row = equalize_ranks([dest, bias], axes)
-            dest = _add_bias(result, row, bias_dtype, config) if exact else result + row.float()
+            add = _add_bias if config.fused_bias else _add_bias_after
+            dest = add(result, row, bias_dtype, config) if exact else result + row.float()
         if activation is not None:
             dest = activation(dest)
         return pack_lanes(dest, config.out_dtype)
@@ -59,10 +70,20 @@ def _gemm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def _add_bias(dest: torch.Tensor, bias: torch.Tensor, dtype: DataType, config: FpuConfig) -> torch.Tensor:
-    """Add the bias: the packed result is unpacked into SrcA, the bias into SrcB."""
+    """Add the bias in the matmul's program: the packed partial is unpacked into SrcA, the bias into SrcB."""
     partial_format = exact_matmul.partial_dtype(config)
     partial = unpack(pack(dest, partial_format), partial_format, fp32_dest=config.fp32_dest)
     return add_elements(partial, unpack(bias, dtype, fp32_dest=config.fp32_dest), config)
+
+
+def _add_bias_after(dest: torch.Tensor, bias: torch.Tensor, dtype: DataType, config: FpuConfig) -> torch.Tensor:
+    """Add the bias by a program of its own, as ttnn.add does with the matmul's result."""
+    result = pack_lanes(dest, config.out_dtype)
+    if config.out_dtype is dtype is float32:  # on the vector unit
+        return result + bias
+    wide = float32 in (config.out_dtype, dtype)
+    left, right = unpack(result, config.out_dtype, fp32_dest=wide), unpack(bias, dtype, fp32_dest=wide)
+    return add_elements(left, right, replace(config, fp32_dest=wide))
 
 
 def resolve(case: Case) -> FpuConfig:
@@ -83,10 +104,26 @@ def resolve(case: Case) -> FpuConfig:
         case.memory.compute_grid,
         l1_bytes,
     )
-    tiles = tiles_per_block(matmul_case, case["program_config"])
+    program = case["program_config"] or choose_program(matmul_case)
+    tiles = tiles_per_block(matmul_case, program)
     if tiles is None:  # one tile of the output at a time, all of K in the destination
         return replace(config, packer_l1_acc=False)
-    return replace(config, k_block=tiles * TILE)
+    fused_bias = len(case.specs) > 2 and not adds_bias_after(case, case.specs[2])
+    in_l1 = config.packer_l1_acc and div_up(matmul_case.k, tiles) > _most_blocks_reloaded(program, fused_bias)
+    return replace(config, k_block=tiles * TILE, packer_l1_acc=in_l1, fused_bias=fused_bias)
+
+
+def _most_blocks_reloaded(program: ProgramConfig | None, fused_bias: bool) -> int:
+    """With up to so many blocks of K a program packs partials as without packer_l1_acc: in the result's format."""
+    if isinstance(program, MatmulMultiCoreReuseProgramConfig):
+        return 2
+    dram_sharded = (
+        MatmulMultiCoreReuseMultiCastDRAMShardedProgramConfig,
+        MatmulMultiCoreReuseMultiCastBatchedDRAMShardedProgramConfig,
+    )
+    in_a_line = isinstance(program, MatmulMultiCoreReuseMultiCast1DProgramConfig)
+    shares_a = in_a_line and (program.mcast_in0 or program.gather_in0)
+    return 1 if fused_bias or shares_a or isinstance(program, dram_sharded) else 2
 
 
 def resolve_addmm(case: Case) -> FpuConfig | None:

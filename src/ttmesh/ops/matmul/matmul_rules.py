@@ -99,18 +99,26 @@ def find_config(call: Call) -> ProgramConfig | None:
     if call["program_config"] is not None:
         config: ProgramConfig = call["program_config"]
         return config
-    a, b = call.specs[:2]
+    if not _has_choice(*call.specs[:2]):
+        return None
+    case = replace(make_case(call), l1_bytes=find_free_l1(call.mesh))  # the result is not allocated yet
+    return choose_config(case, activation=call["activation"] not in (None, ""))
+
+
+def choose_program(case: MatmulCase) -> ProgramConfig | None:
+    """The program config that TT-NN chooses for a call that names none; None for vectors and unusual tiles."""
+    return choose_config(case) if _has_choice(case.a, case.b) else None
+
+
+def _has_choice(a: TensorSpec, b: TensorSpec) -> bool:
     memories = (a.memory_config, b.memory_config)
-    if (
+    return not (
         min(len(a.shape), len(b.shape)) < 2
         or 0 in (*a.shape, *b.shape)
         or {a.tile.tile_shape, b.tile.tile_shape} != {(32, 32)}
         or any(memory.nd_shard_spec is not None and memory.shard_spec is None for memory in memories)
         or any(memory.is_sharded() and not memory.is_l1() for memory in memories)
-    ):
-        return None
-    case = replace(make_case(call), l1_bytes=find_free_l1(call.mesh))  # the result is not allocated yet
-    return choose_config(case, activation=call["activation"] not in (None, ""))
+    )
 
 
 def _result_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:

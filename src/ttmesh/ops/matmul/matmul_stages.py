@@ -13,7 +13,7 @@ from ttmesh.ops.configs.matmul_program_configs import MatmulMultiCoreProgramConf
 from ttmesh.ops.matmul.matmul_rules import find_config
 from ttmesh.ops.stages.movement_stages import transpose
 from ttmesh.tensor.calls.call_temporaries import Composition, PlannedTensor
-from ttmesh.tensor.calls.operation import Call
+from ttmesh.tensor.calls.operation import Call, Case
 from ttmesh.tensor.calls.plan_keys import key_of
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
@@ -89,7 +89,7 @@ def _check_transposed_bias(b: TensorSpec, bias: TensorSpec) -> None:
     )
 
 
-def _all_in_dram(call: Call) -> bool:
+def _all_in_dram(call: Call | Case) -> bool:
     memory = call["memory_config"] or DRAM_MEMORY_CONFIG
     configs = (call.specs[0].memory_config, call.specs[1].memory_config, memory)
     return all(m.interleaved and m.buffer_type is BufferType.DRAM for m in configs)
@@ -110,7 +110,7 @@ def _kind(spec: TensorSpec) -> Any:
     return spec.dtype, spec.layout, spec.memory_config
 
 
-def adds_bias_after(call: Call, bias: TensorSpec) -> bool:
+def adds_bias_after(call: Call | Case, bias: TensorSpec) -> bool:
     """Whether TT-NN adds the bias in a separate program (tt-metal e4f9f0b, confirmed on 0.81.1)."""
     a, b = call.specs[:2]
     config = type(call["program_config"]).__name__
@@ -133,7 +133,7 @@ def adds_bias_after(call: Call, bias: TensorSpec) -> bool:
     return not _all_in_dram(call)
 
 
-def _covers_block(call: Call, bias: TensorSpec) -> bool:
+def _covers_block(call: Call | Case, bias: TensorSpec) -> bool:
     """Whether a bias has all rows and columns of the result and one core computes a whole matrix: then it is fused."""
     a, b, config = *call.specs[:2], call["program_config"]
     if call["transpose_a"] or call["transpose_b"] or len(bias.shape) < 2 or prod(bias.shape[:-2]) > 1:
