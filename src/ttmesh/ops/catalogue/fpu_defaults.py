@@ -88,6 +88,14 @@ def _mean(case: Case) -> FpuConfig | None:
     return None if config is None or (accurate and config.fp32_dest) else config
 
 
+def _row_statistics(case: Case) -> FpuConfig | None:
+    """Of float32 in a 32-bit destination they take the vector unit unless told to be fast; Welford's method always does."""
+    config = follow(HIFI4)(case)
+    welford = bool(getattr(case["program_config"], "use_welford", False))
+    accurate = is_float32(case) and (welford or not case["fast_and_approximate_mode"])
+    return None if config is None or (accurate and config.fp32_dest) else config
+
+
 def _attention(case: Case) -> FpuConfig | None:
     """HiFi2 in 16-bit destinations, the program config's keys at a time."""
     config = follow(HIFI2)(case)
@@ -150,7 +158,8 @@ fpu_rules: dict[str, FpuRule] = dict([
     *_table(follow(HIFI4, wide=_pool_wide), "avg_pool2d"),
     *_table(follow(HIFI4, wide=is_float32), "adaptive_pool2d"),
     *_table(follow(HIFI4, wide=True), "layer_norm"),
-    *_table(follow(HIFI4), "rms_norm layer_norm_pre_all_gather layer_norm_post_all_gather rms_norm_post_all_gather"),
+    *_table(follow(HIFI4), "rms_norm layer_norm_post_all_gather rms_norm_post_all_gather"),
+    *_table(_row_statistics, "layer_norm_pre_all_gather rms_norm_pre_all_gather"),
     *_table(follow(HIFI4, wide=_group_norm_wide), "group_norm"),
     *_table(
         follow(hifi3_on_wormhole, wide=True),

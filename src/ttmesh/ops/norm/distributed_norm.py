@@ -39,6 +39,16 @@ def _check_residual(call: Call) -> None:
     wrong = "std::get: wrong index for variant"
     fix = "Pass ttnn.LayerNormShardedMultiCoreProgramConfig, or unshard the input."
     require(x.memory_config.interleaved or sharded_config, wrong, "a program config for shards", fix)
+    if _uses_welford(call["program_config"], call.specs):
+        wrong = "RMSNorm with Welford's algorithm not supported in pre_all_gather"
+        require(call["both"], wrong, "use_welford=False", "Leave use_welford out of the program config.")
+        wrong = "Welford algorithm requires recip_tensor. Use ttnn.create_layer_norm_reciprocals() to create it."
+        require(call["recip_tensor"] is not None, wrong, "recip_tensor=", "Pass it.")
+
+
+def _uses_welford(program_config: Any, specs: Sequence[TensorSpec]) -> bool:
+    """Whether the statistics are each device's mean and variance; sharded inputs have a kernel without that choice."""
+    return not _is_sharded(specs) and bool(getattr(program_config, "use_welford", False))
 
 
 def _is_sharded(specs: Sequence[TensorSpec]) -> bool:
@@ -67,9 +77,15 @@ def _pad_to_tile(values: Lanes) -> Lanes:
     return F.pad(values, (0, TILE - 1))
 
 
-def _compute_stats(x: Lanes, residual: Lanes | None, *, shards: int | None, both: bool) -> Lanes:
-    """Sums of squares and of values (for sharded inputs means, in the opposite order), each in a tile's first column."""
+def _compute_stats(x: Lanes, residual: Lanes | None, *, shards: int | None, both: bool, welford: bool) -> Lanes:
+    """Sums of squares and of values (for sharded inputs means, in the opposite order), each in a tile's first column.
+
+    Welford's method gives mean and variance.
+    """
     widened = x.float() if residual is None else fpu.keep(fpu.add(x.float(), residual.float()))
+    if welford:
+        variance, mean = torch.var_mean(widened, -1, correction=0, keepdim=True)
+        return torch.cat([_pad_to_tile(mean), _pad_to_tile(variance)], dim=-1)
     squares = fpu.multiply(widened, widened)
     if shards is None:
         columns = [fpu.total(values, (-1,), keepdim=True) for values in (squares, widened)]
@@ -87,12 +103,24 @@ def _read_moments(stats: Lanes, width: int, *, means: bool, both: bool) -> tuple
     return (second, first) if means else (first, second)
 
 
+def _join_moments(stats: Lanes) -> tuple[Lanes, Lanes]:
+    """Variance and mean over all devices, from each one's mean and variance."""
+    tiles = torch.unflatten(stats.float(), -1, (-1, 2, TILE))[..., 0]
+    means, variances = tiles[..., 0], tiles[..., 1]
+    mean = means.mean(-1, keepdim=True)
+    return (variances + (means - mean).square()).mean(-1, keepdim=True), mean
+
+
 def _row_stats(
-    input_tensor: Lanes, residual_input_tensor: Lanes | None, both: bool, specs: Sequence[TensorSpec]
+    input_tensor: Lanes,
+    residual_input_tensor: Lanes | None,
+    both: bool,
+    program_config: Any,
+    specs: Sequence[TensorSpec],
 ) -> Lanes:
-    return _compute_stats(
-        input_tensor, residual_input_tensor, shards=count_shards(specs[0]) if _is_sharded(specs) else None, both=both
-    )
+    shards = count_shards(specs[0]) if _is_sharded(specs) else None
+    welford = _uses_welford(program_config, specs)
+    return _compute_stats(input_tensor, residual_input_tensor, shards=shards, both=both, welford=welford)
 
 
 _ROW_STATS = {
@@ -124,8 +152,9 @@ def layer_norm_pre_all_gather(
     memory_config: MemoryConfig | None,
     program_config: Any,
     compute_kernel_config: Any,
+    recip_tensor: Tensor | None,
 ) -> Tensor:
-    """Sum of squares and sum of each row on this device."""
+    """Sum of squares and sum of each row on this device; with use_welford mean and variance."""
     return _prepare_gather(
         input_tensor,
         residual_input_tensor,
@@ -134,6 +163,7 @@ def layer_norm_pre_all_gather(
         memory_config=memory_config,
         program_config=program_config,
         compute_kernel_config=compute_kernel_config,
+        recip_tensor=recip_tensor,
     )
 
 
@@ -165,12 +195,17 @@ def layer_norm_post_all_gather(
     epsilon: float,
     weight: Lanes | None,
     bias: Lanes | None,
+    program_config: Any,
     lane_axes: int,
     specs: Sequence[TensorSpec],
 ) -> Lanes:
     """Layer norm of rows whose statistics of all devices are given."""
-    square, mean = _read_moments(stats, input_tensor.shape[-1], means=_is_sharded(specs), both=True)
-    normed = (input_tensor.float() - mean) * torch.rsqrt(square - mean.square() + epsilon)
+    if _uses_welford(program_config, specs):
+        variance, mean = _join_moments(stats)
+    else:
+        square, mean = _read_moments(stats, input_tensor.shape[-1], means=_is_sharded(specs), both=True)
+        variance = square - mean.square()
+    normed = (input_tensor.float() - mean) * torch.rsqrt(variance + epsilon)
     return apply_affine(normed, weight, bias, lane_axes)
 
 
