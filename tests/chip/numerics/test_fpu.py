@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ttmesh.base.dtypes import MathFidelity, bfloat4_b, bfloat8_b
+from ttmesh.base.dtypes import MathFidelity, bfloat4_b, bfloat8_b, bfloat16, float32
 from ttmesh.chip.numerics import fpu, fpu_sums
 from ttmesh.chip.numerics.fpu_config import FpuConfig
 from ttmesh.chip.numerics.fpu_pools import sum_columns, sum_rows
 from ttmesh.chip.numerics.packer import pack, pack_block_floats, pack_codes
-from ttmesh.chip.numerics.unpacker import unpack_codes
+from ttmesh.chip.numerics.unpacker import unpack, unpack_codes
 
 NARROW = FpuConfig(fidelity=MathFidelity.HiFi4)
 WIDE = FpuConfig(fidelity=MathFidelity.HiFi4, fp32_dest=True)
@@ -113,3 +113,14 @@ def test_block_floats_of_any_width(columns: int) -> None:
     expected = unpack_codes(*pack_codes(padded, bfloat8_b), bfloat8_b)[:, :columns]
 
     assert torch.equal(pack(values, bfloat8_b), expected)
+
+
+@pytest.mark.parametrize("between", [None, bfloat16, bfloat8_b], ids=str)
+def test_a_sum_over_height_and_width_keeps_the_rows_sums_in_the_format_between_two_programs(between) -> None:
+    values = torch.randn(64, 96, generator=torch.Generator().manual_seed(1)).bfloat16().float()
+    rows = sum_columns(values, WIDE)
+    kept = rows if between is None else pack(rows, between)
+
+    found = fpu_sums.total(values, (-2, -1), WIDE, keepdim=True, scaler=0.25, exact=True, between=between)
+
+    assert torch.equal(found, sum_rows(unpack(kept, float32, fp32_dest=True), WIDE, scaler=0.25))

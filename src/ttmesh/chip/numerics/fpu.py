@@ -125,13 +125,25 @@ def accumulates_in_l1() -> bool:
     return config is not None and config.packer_l1_acc
 
 
-def total(values: torch.Tensor, dims: Dims, *, keepdim: bool = False, scaler: float = 1.0) -> torch.Tensor:
-    """The sum over dims times a scaler, in float32; dims count from the end."""
+def total(
+    values: torch.Tensor,
+    dims: Dims,
+    *,
+    keepdim: bool = False,
+    scaler: float = 1.0,
+    between: Callable[[FpuConfig], DataType | None] = lambda config: None,
+) -> torch.Tensor:
+    """The sum over dims times a scaler, in float32; dims count from the end.
+
+    Args:
+        between: the format of a tensor between two programs; None: as wide as the destination.
+    """
     fpu = fpu_for(values)
     if fpu is None:
         summed = values.sum(tuple(dims), keepdim, dtype=torch.float32)
         return summed if scaler == 1.0 else summed * scaler
-    return fpu_sums.total(values, dims, fpu.config, keepdim=keepdim, scaler=scaler, exact=fpu.exact)
+    config, form = fpu.config, between(fpu.config)
+    return fpu_sums.total(values, dims, config, keepdim=keepdim, scaler=scaler, exact=fpu.exact, between=form)
 
 
 def add_up(values: torch.Tensor, dims: Dims) -> torch.Tensor:

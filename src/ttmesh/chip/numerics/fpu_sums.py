@@ -9,7 +9,7 @@ from math import prod
 
 import torch
 
-from ttmesh.base.dtypes import MathFidelity, bfloat4_b, bfloat16, float32
+from ttmesh.base.dtypes import DataType, MathFidelity, bfloat4_b, bfloat16, float32
 from ttmesh.chip.numerics import realistic_matmul
 from ttmesh.chip.numerics.exact_matmul import dest_of_matmul
 from ttmesh.chip.numerics.fpu_config import FpuConfig
@@ -30,11 +30,13 @@ def total(
     keepdim: bool = False,
     scaler: float = 1.0,
     exact: bool = False,
+    between: DataType | None = None,
 ) -> torch.Tensor:
     """Destination registers of the sums over dims (which count from the end) times a scaler, in float32.
 
-    W first, then H; other dims are brought to H beforehand, as TT-NN does. In between sums are float32 for a 32-bit
-    destination and bfloat16 for a 16-bit one. The scaler is what the scaler tile holds: bfloat16, in the last step.
+    W first, then H; other dims are brought to H beforehand, as TT-NN does. In between sums have the format `between`:
+    unless given float32 for a 32-bit destination and bfloat16 for a 16-bit one. The scaler is what the scaler tile holds:
+    bfloat16, in the last step.
     """
     if not dims:
         return values.float() if scaler == 1.0 else values.float() * scaler
@@ -53,7 +55,7 @@ def total(
         close = not exact and wide.numel() > EXACT_ELEMENTS
         unpacked = unpack(wide, float32, fp32_dest=config.fp32_dest)
         wide = _sum(unpacked, dim, config, factor if last else 1.0, close=close)
-        wide = wide if last else pack(wide, float32 if config.fp32_dest else bfloat16)
+        wide = wide if last else pack(wide, between or (float32 if config.fp32_dest else bfloat16))
     shape = [1 if i - values.dim() in dims else extent for i, extent in enumerate(values.shape)]
     if not keepdim:
         shape = [extent for i, extent in enumerate(values.shape) if i - values.dim() not in dims]

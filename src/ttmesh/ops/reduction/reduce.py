@@ -13,6 +13,7 @@ from ttmesh.base.cores import CoreRangeSet
 from ttmesh.base.dtypes import BLOCK_FLOATS, INTEGERS, DataType, Layout, TensorMemoryLayout
 from ttmesh.base.errors import ShapeError, require
 from ttmesh.chip.numerics import fpu
+from ttmesh.chip.numerics.fpu_config import FpuConfig
 from ttmesh.ops.catalogue.checks import normalize_dim, normalize_dims, require_dtype
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, fit_shards, make_output_spec, refit_shards
@@ -44,11 +45,16 @@ def multiply_by_scalar(values: torch.Tensor, scalar: float) -> torch.Tensor:
     return values if scalar == 1.0 else values.float() * scalar
 
 
+def _format_within_sum(config: FpuConfig) -> DataType | None:
+    """Only sums of bfloat16 stay wide between W and H (a mean never does)."""
+    return config.out_dtype if config.out_dtype in BLOCK_FLOATS else None
+
+
 def _sum(input_tensor: torch.Tensor, dim: Dims, keepdim: bool, scalar: float, lane_axes: int) -> torch.Tensor:
     """Sum over one dim, several or all."""
     dims = normalize_dims(dim, input_tensor.dim() - lane_axes)
     if fpu.is_emulated(input_tensor):
-        return fpu.total(input_tensor, dims, keepdim=keepdim, scaler=scalar)
+        return fpu.total(input_tensor, dims, keepdim=keepdim, scaler=scalar, between=_format_within_sum)
     if scalar != 1.0 and input_tensor.is_floating_point():
         return input_tensor.sum(dims, keepdim, dtype=torch.float32) * scalar if dims else input_tensor.float() * scalar
     return multiply_by_scalar(total(input_tensor, dims, keepdim), scalar)
@@ -60,7 +66,7 @@ def _mean(input_tensor: torch.Tensor, dim: Dims, keepdim: bool, scalar: float, l
     if not dims:
         return multiply_by_scalar(input_tensor, scalar)
     factor = scalar / max(reduced_count(input_tensor, dims), 1)
-    return fpu.total(input_tensor, dims, keepdim=keepdim, scaler=factor)
+    return fpu.total(input_tensor, dims, keepdim=keepdim, scaler=factor, between=lambda config: config.out_dtype)
 
 
 def _specialise(reduce: Callable[[torch.Tensor, int | tuple[int, ...], bool], torch.Tensor]) -> Specialise:
