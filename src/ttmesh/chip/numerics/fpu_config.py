@@ -19,10 +19,10 @@ class FpuConfig:
     fp32_dest: bool = False
     packer_l1_acc: bool = False
     k_block: int | None = None  # elements of K per block; None: one block
-    fused_bias: bool = False  # then every block is added up in L1, from where the bias takes the sum
     a_dtype: DataType = bfloat16
     b_dtype: DataType = bfloat16
     out_dtype: DataType = bfloat16
+    fused_bias: bool = False  # then every block is added up in L1, from where the bias takes the sum
 
     @property
     def phases(self) -> int:

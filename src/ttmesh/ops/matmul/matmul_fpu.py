@@ -31,6 +31,10 @@ from ttmesh.tensor.spec.shard_config import div_up
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 FORMATS = BLOCK_FLOATS | {bfloat16, float32}
+DRAM_SHARDED = (
+    MatmulMultiCoreReuseMultiCastDRAMShardedProgramConfig,
+    MatmulMultiCoreReuseMultiCastBatchedDRAMShardedProgramConfig,
+)
 Matmul = Callable[..., torch.Tensor]
 
 
@@ -117,13 +121,9 @@ def _most_blocks_reloaded(program: ProgramConfig | None, fused_bias: bool) -> in
     """With up to so many blocks of K a program packs partials as without packer_l1_acc: in the result's format."""
     if isinstance(program, MatmulMultiCoreReuseProgramConfig):
         return 2
-    dram_sharded = (
-        MatmulMultiCoreReuseMultiCastDRAMShardedProgramConfig,
-        MatmulMultiCoreReuseMultiCastBatchedDRAMShardedProgramConfig,
-    )
-    in_a_line = isinstance(program, MatmulMultiCoreReuseMultiCast1DProgramConfig)
-    shares_a = in_a_line and (program.mcast_in0 or program.gather_in0)
-    return 1 if fused_bias or shares_a or isinstance(program, dram_sharded) else 2
+    if isinstance(program, MatmulMultiCoreReuseMultiCast1DProgramConfig):
+        return 1 if fused_bias or program.mcast_in0 or program.gather_in0 else 2
+    return 1 if fused_bias or isinstance(program, DRAM_SHARDED) else 2
 
 
 def resolve_addmm(case: Case) -> FpuConfig | None:
@@ -144,7 +144,7 @@ def _resolve_pair(case: Case, specs: Sequence[TensorSpec]) -> FpuConfig | None:
 
 
 def _with_compute_config(case: Case, a: DataType, b: DataType, out: DataType) -> FpuConfig:
-    formats = {"a_dtype": a, "b_dtype": b, "out_dtype": out}
+    formats: dict[str, Any] = {"a_dtype": a, "b_dtype": b, "out_dtype": out}
     given: Any = case["compute_kernel_config"]
     if given is not None:
         fidelity = given.math_fidelity if given.math_fidelity in PHASES else MathFidelity.HiFi4
