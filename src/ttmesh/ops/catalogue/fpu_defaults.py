@@ -114,14 +114,16 @@ fpu_rules: dict[str, FpuRule] = dict([
     *_table(follow(hifi3_on_wormhole, wide=True), "sum var std global_avg_pool2d batch_norm"),
     ("ttnn.batch_norm running statistics", follow(hifi3_on_wormhole, wide=True)),
     *_table(_mean, "mean"),
-    *_table(follow(HIFI4), "fast_reduce_nc hc_sum_reduce multi_scale_deformable_attn", _EXPERIMENTAL),
+    *_table(
+        follow(HIFI4), "fast_reduce_nc fast_reduce_nc_split hc_sum_reduce multi_scale_deformable_attn", _EXPERIMENTAL
+    ),
     *_table(follow(HIFI4, fixed=True), "post_combine_reduce", _PREFILL),
     *_table(follow(HIFI4, wide=is_float32), "dit_rms_norm_unary_fused", _EXPERIMENTAL),
     *_table(
         follow(HIFI4, wide=True), "wan_fused_rmsnorm_pre_allgather wan_fused_rmsnorm_post_allgather", _EXPERIMENTAL
     ),
     *_table(follow(HIFI4, wide=True), "sigmoid_gated_rms_norm", "ttnn.experimental.kda."),
-    *_table(follow(HIFI4, wide=True), "chunk_gated_delta_rule", _TRANSFORMER),
+    *_table(follow(HIFI4, wide=True), "chunk_gated_delta_rule fused_recurrent_gated_delta_rule", _TRANSFORMER),
     *_table(follow(HIFI2, wide=True), "gated_delta_attn_seq", _TRANSFORMER),
     *_table(follow(HIFI4), "moreh_dot moreh_sum moreh_mean moreh_norm"),
     *_table(follow(LOFI), "moreh_bmm moreh_matmul moreh_linear moreh_left moreh_right moreh_weight"),
