@@ -36,6 +36,8 @@ METHODS = {
     torch.Tensor.numpy: "Tensor.numpy()",
     torch.Tensor.__array__: "numpy's array",
 }
+META = torch.device("meta")
+MAKERS = (torch.tensor, torch.as_tensor)  # of the numbers given
 TORCH = os.path.dirname(torch.__file__)
 
 
@@ -80,6 +82,12 @@ class HostTensors(PlainDispatchMode):  # type: ignore[no-untyped-call]
                     options["generator"] = None
             return func(*args, **options)
         if not any(self.lacks_values(tensor) for tensor in tensors):
+            if (
+                func.overloadpacket is aten._to_copy
+                and options.get("device") == META
+                and not _is_large_copy(tensors[0])
+            ):
+                options["device"] = None  # a program puts it where its input is; small tensors keep their values
             return func(*args, **options)
         if func.overloadpacket in READERS:
             args, options = self.assume_values(READERS[func.overloadpacket], args, options)
@@ -128,6 +136,8 @@ class ReadMethods(TorchFunctionMode):
         self, func: Any, types: Sequence[Any], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         options = dict(kwargs or {})
+        if func in MAKERS and torch.device(options.get("device") or "cpu") == META:
+            options["device"] = None  # a program puts it where its input is; what is given as numbers keeps them
         if func in METHODS and self._tensors.lacks_values(args[0]):
             args, options = self._tensors.assume_values(METHODS[func], args, options)
         return func(*args, **options)
@@ -139,6 +149,10 @@ def _drop_values(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.is_meta
         else torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
     )
+
+
+def _is_large_copy(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() and tensor.nbytes >= LARGE_BYTES
 
 
 def _is_large(args: tuple[Any, ...], options: Mapping[str, Any]) -> bool:
