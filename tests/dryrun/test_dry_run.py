@@ -352,3 +352,20 @@ def test_tensors_without_an_operation_fit_and_the_report_says_that_none_ran() ->
     assert run.report is not None
     assert run.report.fits
     assert run.report.verdict == "no operation ran; the tensors that it placed fit"
+
+
+def test_small_tensors_keep_their_values_on_the_device_of_one_without() -> None:
+    with ttmesh.dry_run():
+        image = torch.rand(3, 1024, 1024)
+        scale = torch.as_tensor([0.5, 0.25, 1.0], device=image.device)
+
+        assert not bool((scale == 0).any())
+        assert float(torch.tensor(3.0).to(image.device)) == 3
+        assert (image / scale[:, None, None]).is_meta
+
+
+def test_autocast_takes_the_device_of_a_tensor_without_values() -> None:
+    with ttmesh.dry_run():
+        x = torch.rand(1024, 1024)
+        with torch.autocast(device_type=x.device.type, enabled=False):
+            assert (x @ x).dtype is torch.float32

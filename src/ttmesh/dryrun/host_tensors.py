@@ -167,7 +167,7 @@ def _is_large(args: tuple[Any, ...], options: Mapping[str, Any]) -> bool:
 @contextmanager
 def without_values(assume: float | None = None, lines: Counter[str] | None = None) -> Iterator[None]:
     """Large tensors made or read from files in here have no values; where one is read it is `assume`, counted in `lines`."""
-    load = torch.load
+    load, start = torch.load, torch.autocast.__init__
 
     def load_mapped(*args: Any, **kwargs: Any) -> Any:
         """torch.load that maps the file instead of reading it, where it can."""
@@ -176,10 +176,14 @@ def without_values(assume: float | None = None, lines: Counter[str] | None = Non
         except (RuntimeError, ValueError):
             return load(*args, **kwargs)
 
+    def start_autocast(autocast: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
+        """torch.autocast for the kind of device that tensors have: torch knows none for those without values."""
+        start(autocast, "cpu" if device_type == META.type else device_type, *args, **kwargs)
+
     defer_compiler()
-    torch.load = load_mapped
+    torch.load, torch.autocast.__init__ = load_mapped, start_autocast  # type: ignore[method-assign, assignment]
     try:
         with HostTensors(assume, Counter() if lines is None else lines) as tensors, ReadMethods(tensors):
             yield
     finally:
-        torch.load = load
+        torch.load, torch.autocast.__init__ = load, start  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""Where a dry run looks for the configuration of a model that is not on this machine, and the processors it makes from one."""
+"""Where a dry run finds the configuration of a model that is not on this machine, and the processors it makes of it."""
 
 from __future__ import annotations
 

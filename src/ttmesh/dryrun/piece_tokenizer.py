@@ -40,7 +40,7 @@ def make_tokenizer(config: Any = None) -> Any:
     if typed:
         tokens |= {"cls": "<cls>", "sep": "<sep>", "mask": "<mask>"}
     tokenizer = _tokenizer_class()(
-        dict(SPECIAL) | {name: number for name, number in markers.values()},
+        SPECIAL | dict(markers.values()),
         model_input_names=names,
         **{f"{kind}_token": name for kind, name in tokens.items()},
     )
