@@ -179,7 +179,9 @@ def test_configurations_come_from_the_folder_given(tmp_path: Path) -> None:
         from transformers.configuration_utils import PretrainedConfig
 
         assert PretrainedConfig.get_config_dict("some/model")[0] == "{}"
-        with pytest.raises(OSError, match=r"other/model has no configuration\n.*put its config.json into FOLDER/other/model"):
+        with pytest.raises(
+            OSError, match=r"other/model has no configuration\n.*put its config.json into FOLDER/other/model"
+        ):
             PretrainedConfig.get_config_dict("other/model")
 
 
