@@ -247,31 +247,31 @@ def convolve(
     compute = compute_config or WormholeComputeKernelConfig()
     place = choose_memory(x, device, on_host, window, images, config, compute, memory_config, slice_config)
     frees_input = config.deallocate_activation and not on_host and x.memory_config().is_l1()
-    frees_first = frees_input and x.memory_config().is_sharded() and place.read_spec is not None
-    rows = read_freed_input(x, place.read_spec, moves=config.reallocate_halo_output) if frees_first else nullcontext(x)
-    options = dict(
-        weight=weight,
-        bias=bias,
-        size=size,
-        out_channels=out_channels,
-        kernel=kernel,
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        groups=groups,
-        transposed=transposed,
-        output_padding=output_padding,
-        padding_mode=config.padding_mode,
-        activation=config.activation,
-        out_dtype=dtype or x.dtype,
-        out_layout=place.layout,
-        out_memory=place.memory,
-        scratch_bytes=place.buffer_bytes,
-        read_spec=None if frees_first and not config.reallocate_halo_output else place.read_spec,
-        compute_config=compute_config,
-    )
-    with rows as read:
-        result: Tensor = _convolve(input=read, **options)
+    rows, moves = place.read_spec, config.reallocate_halo_output
+    frees_first = frees_input and x.memory_config().is_sharded() and rows is not None
+    with read_freed_input(x, rows, moves=moves) if frees_first and rows else nullcontext(x) as read:
+        result: Tensor = _convolve(
+            input=read,
+            weight=weight,
+            bias=bias,
+            size=size,
+            out_channels=out_channels,
+            kernel=kernel,
+            stride=stride,
+            padding=padding,
+            dilation=dilation,
+            groups=groups,
+            transposed=transposed,
+            output_padding=output_padding,
+            padding_mode=config.padding_mode,
+            activation=config.activation,
+            out_dtype=dtype or x.dtype,
+            out_layout=place.layout,
+            out_memory=place.memory,
+            scratch_bytes=place.buffer_bytes,
+            read_spec=None if frees_first and not moves else rows,
+            compute_config=compute_config,
+        )
     if copied is not None:
         deallocate(copied)
     if frees_input and not frees_first:
