@@ -369,3 +369,12 @@ def test_autocast_takes_the_device_of_a_tensor_without_values() -> None:
         x = torch.rand(1024, 1024)
         with torch.autocast(device_type=x.device.type, enabled=False):
             assert (x @ x).dtype is torch.float32
+
+
+def test_a_spectrum_of_samples_without_values_takes_a_window_with_values() -> None:
+    with ttmesh.dry_run():
+        samples = torch.rand(2, 160_000)
+        spectrum = torch.stft(samples, 400, 160, window=torch.hann_window(400), return_complex=True)
+
+        assert spectrum.is_meta
+        assert tuple(spectrum.shape) == (2, 201, 1001)

@@ -38,6 +38,8 @@ METHODS = {
 }
 META = torch.device("meta")
 MAKERS = (torch.tensor, torch.as_tensor)  # of the numbers given
+# Functions that compare the devices of their tensors before they dispatch.
+COMPARING_DEVICES = (torch.stft, torch.istft, torch.Tensor.stft, torch.Tensor.istft)
 TORCH = os.path.dirname(torch.__file__)
 
 
@@ -138,6 +140,10 @@ class ReadMethods(TorchFunctionMode):
         options = dict(kwargs or {})
         if func in MAKERS and torch.device(options.get("device") or "cpu") == META:
             options["device"] = None  # a program puts it where its input is; what is given as numbers keeps them
+        if func in COMPARING_DEVICES and any(
+            isinstance(leaf, torch.Tensor) and self._tensors.lacks_values(leaf) for leaf in tree_leaves((args, options))
+        ):
+            args, options = tree_map_only(torch.Tensor, _drop_values, (args, options))
         if func in METHODS and self._tensors.lacks_values(args[0]):
             args, options = self._tensors.assume_values(METHODS[func], args, options)
         return func(*args, **options)
