@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 import ttmesh
+from ttmesh.dryrun.missing_configurations import make_part
 from ttmesh.dryrun.piece_tokenizer import list_markers, split_text
 
 FILES = {
@@ -19,6 +20,10 @@ class AutoConfig:
     @classmethod
     def from_pretrained(cls, name):
         raise OSError(f"{name} has no configuration")
+
+
+class Processor:
+    patch_size, merge_size, size = 14, 2, 384
 
 
 class AddedToken(str):
@@ -36,6 +41,9 @@ class PreTrainedTokenizer:
 
     def decode(self, numbers):
         return self.convert_tokens_to_string([self._convert_id_to_token(number) for number in numbers])
+""",
+    "transformers/models/auto/image_processing_auto.py": """
+IMAGE_PROCESSOR_MAPPING_NAMES = {"vision": ("Processor", None)}
 """,
     "transformers/configuration_utils.py": """
 from pathlib import Path
@@ -205,6 +213,16 @@ def test_data_sets_and_downloads_that_cannot_be_had_are_made_up() -> None:
     assert {line.split(":")[0] for line in run.report.assumptions} == {"data set some/records", "https"}
     with pytest.raises(OSError, match="some/records is not here"):
         datasets.load_dataset("some/records")
+
+
+@pytest.mark.usefixtures("_library")
+def test_image_processors_cut_the_patches_that_the_model_takes() -> None:
+    seen = SimpleNamespace(patch_size=16, spatial_merge_size=4)
+
+    made = make_part("AutoImageProcessor", "some/model", SimpleNamespace(model_type="vision", vision_config=seen))
+
+    assert (made.patch_size, made.merge_size, made.size) == (16, 4, 384)
+    assert make_part("AutoImageProcessor", "some/model", SimpleNamespace(model_type="other")) is None
 
 
 def test_tokens_for_images_are_those_of_the_configuration() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ PARTS = {
     "feature_extractor": "AutoFeatureExtractor",
     "audio_processor": "AutoFeatureExtractor",
 }
+# Settings of image processors that a model's configuration decides, and what it calls them.
+SIZES = {"patch_size": "patch_size", "temporal_patch_size": "temporal_patch_size", "merge_size": "spatial_merge_size"}
 TABLES = {
     "AutoProcessor": ("processing_auto", "PROCESSOR_MAPPING_NAMES"),
     "AutoImageProcessor": ("image_processing_auto", "IMAGE_PROCESSOR_MAPPING_NAMES"),
@@ -77,8 +79,13 @@ def make_part(loader: str, name: Any, config: Any) -> Any:
     cls = processor_class(loader, config)
     if cls is None:
         return None
-    make: Callable[[], Any] = cls if loader != "AutoProcessor" else lambda: make_processor(cls, name)
-    return make()
+    if loader == "AutoProcessor":
+        return make_processor(cls, name)
+    part, seen = cls(), getattr(config, "vision_config", None)
+    for setting, asked in SIZES.items():
+        if hasattr(part, setting) and isinstance(getattr(seen, asked, None), int):
+            setattr(part, setting, getattr(seen, asked))
+    return part
 
 
 def _load_class(library: Any, name: str) -> Any:
