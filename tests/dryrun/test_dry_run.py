@@ -378,3 +378,10 @@ def test_a_spectrum_of_samples_without_values_takes_a_window_with_values() -> No
 
         assert spectrum.is_meta
         assert tuple(spectrum.shape) == (2, 201, 1001)
+
+
+def test_a_value_that_does_not_exist_is_a_question_mark_in_messages() -> None:
+    with ttmesh.dry_run():
+        error = torch.rand(1024, 1024).mean()
+
+        assert f"error {error:.4f}, {torch.tensor(0.5):.2f}" == "error ?, 0.50"

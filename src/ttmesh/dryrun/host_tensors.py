@@ -37,6 +37,7 @@ METHODS = {
     torch.Tensor.__array__: "numpy's array",
 }
 META = torch.device("meta")
+UNKNOWN = "?"
 MAKERS = (torch.tensor, torch.as_tensor)  # of the numbers given
 # Functions that compare the devices of their tensors before they dispatch.
 COMPARING_DEVICES = (torch.stft, torch.istft, torch.Tensor.stft, torch.Tensor.istft)
@@ -140,6 +141,8 @@ class ReadMethods(TorchFunctionMode):
         options = dict(kwargs or {})
         if func in MAKERS and torch.device(options.get("device") or "cpu") == META:
             options["device"] = None  # a program puts it where its input is; what is given as numbers keeps them
+        if func is torch.Tensor.__format__ and args[0].dim() == 0 and self._tensors.lacks_values(args[0]):
+            return UNKNOWN  # in a message: nothing is decided by it
         if func in COMPARING_DEVICES and any(
             isinstance(leaf, torch.Tensor) and self._tensors.lacks_values(leaf) for leaf in tree_leaves((args, options))
         ):
