@@ -15,7 +15,7 @@ SECONDS = 10
 TEXT = "The quick brown fox jumps over the lazy dog."
 
 
-class Record(Mapping[str, Any]):
+class SampleRecord(Mapping[str, Any]):
     """One record: a black image, ten seconds of silence, a sentence; any other field is the number zero."""
 
     def __getitem__(self, field: str) -> Any:
@@ -40,18 +40,18 @@ class Records:
 
     features: Mapping[str, Any] = {}
 
-    def __iter__(self) -> Iterator[Record]:
-        return (Record() for _ in range(RECORDS))
+    def __iter__(self) -> Iterator[SampleRecord]:
+        return (SampleRecord() for _ in range(RECORDS))
 
     def __len__(self) -> int:
         return RECORDS
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, int):
-            return Record()
+            return SampleRecord()
         if isinstance(key, slice):
-            return {field: [value] * len(range(RECORDS)[key]) for field, value in Record().items()}
-        return self if key in ("train", "validation", "test") else [Record()[key] for _ in range(RECORDS)]
+            return {field: [value] * len(range(RECORDS)[key]) for field, value in SampleRecord().items()}
+        return self if key in ("train", "validation", "test") else [SampleRecord()[key] for _ in range(RECORDS)]
 
     def _same(self, *args: object, **options: object) -> Records:
         return self

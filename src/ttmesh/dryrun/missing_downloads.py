@@ -1,4 +1,4 @@
-"""Files that a program would fetch from the web: without a connection a black picture, or a long text."""
+"""Files that a program would fetch from the web: without a connection a black image, or a long text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from urllib.parse import urlparse
 
 from ttmesh.dryrun.missing_datasets import IMAGE_SIZE, TEXT
 
-PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif")
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif")
 TEXT_BYTES = 1 << 21  # longer than the longest context of today's models
 
 
@@ -43,9 +43,9 @@ def replace_requests(module: ModuleType, notes: Counter[str]) -> Callable[[], No
 
 def make_content(url: str) -> tuple[bytes, str]:
     """What stands for the file at this address, and what that is."""
-    if urlparse(url).path.lower().endswith(PICTURES):
+    if urlparse(url).path.lower().endswith(IMAGE_SUFFIXES):
         file = io.BytesIO()
         importlib.import_module("PIL.Image").new("RGB", IMAGE_SIZE).save(file, "PNG")
-        return file.getvalue(), "a black picture"
+        return file.getvalue(), "a black image"
     sentence = f"{TEXT} ".encode()
     return sentence * (TEXT_BYTES // len(sentence)), "a long text"
