@@ -81,7 +81,9 @@ def make_part(loader: str, name: Any, config: Any) -> Any:
         return None
     if loader == "AutoProcessor":
         return make_processor(cls, name)
-    part, seen = cls(), getattr(config, "vision_config", None)
+    bins = getattr(config, "num_mel_bins", None)
+    part = cls() if bins is None or loader != "AutoFeatureExtractor" else cls(feature_size=bins)
+    seen = getattr(config, "vision_config", None)
     for setting, asked in SIZES.items():
         if hasattr(part, setting) and isinstance(getattr(seen, asked, None), int):
             setattr(part, setting, getattr(seen, asked))
