@@ -22,6 +22,11 @@ class AutoConfig:
         raise OSError(f"{name} has no configuration")
 
 
+class Extractor:
+    def __init__(self, feature_size=80):
+        self.feature_size = feature_size
+
+
 class Processor:
     patch_size, merge_size, size = 14, 2, 384
 
@@ -44,6 +49,9 @@ class PreTrainedTokenizer:
 """,
     "transformers/models/auto/image_processing_auto.py": """
 IMAGE_PROCESSOR_MAPPING_NAMES = {"vision": ("Processor", None)}
+""",
+    "transformers/models/auto/feature_extraction_auto.py": """
+FEATURE_EXTRACTOR_MAPPING_NAMES = {"audio": "Extractor"}
 """,
     "transformers/configuration_utils.py": """
 from pathlib import Path
@@ -213,6 +221,13 @@ def test_data_sets_and_downloads_that_cannot_be_had_are_made_up() -> None:
     assert {line.split(":")[0] for line in run.report.assumptions} == {"data set some/records", "https"}
     with pytest.raises(OSError, match="some/records is not here"):
         datasets.load_dataset("some/records")
+
+
+@pytest.mark.usefixtures("_library")
+def test_feature_extractors_make_as_many_features_as_the_model_takes() -> None:
+    made = make_part("AutoFeatureExtractor", "some/model", SimpleNamespace(model_type="audio", num_mel_bins=128))
+
+    assert made.feature_size == 128
 
 
 @pytest.mark.usefixtures("_library")
