@@ -208,10 +208,12 @@ def test_data_sets_and_downloads_that_cannot_be_had_are_made_up() -> None:
         import requests
 
         records = datasets.load_dataset("some/records")
+        stream = iter(datasets.load_dataset("some/records", streaming=True))
         page = requests.Session().request("GET", "https://example.com/book.txt")
         with pytest.raises(requests.ConnectionError):
             requests.Session().request("POST", "https://example.com/form")
 
+    assert all(next(stream)["label"] == 0 for _ in range(2 * len(records)))
     assert len(records["validation"]) == len(list(records))
     assert records[0]["audio"]["array"].shape == (160_000,)
     assert isinstance(next(iter(records))["text"], str)

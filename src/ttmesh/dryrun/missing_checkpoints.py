@@ -148,7 +148,7 @@ class LoaderHooks(ImportChanges):
                 if self._stopped:  # programs keep the function that they imported
                     raise
                 self._notes[f"data set {name}: black images, silence and one sentence"] += 1
-                return Records()
+                return Records(endless=bool(options.get("streaming")))
 
         module.load_dataset = load_dataset  # type: ignore[attr-defined]
         self._undo.append(lambda: setattr(module, "load_dataset", old))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Mapping
+from itertools import repeat
 from typing import Any
 
 import numpy
 
-RECORDS = 1000  # of a split
+RECORDS = 128  # of a split; a stream has no end
 IMAGE_SIZE = (640, 480)
 SAMPLES_PER_SECOND = 16_000
 SECONDS = 10
@@ -40,8 +41,11 @@ class Records:
 
     features: Mapping[str, Any] = {}
 
+    def __init__(self, *, endless: bool = False) -> None:
+        self._endless = endless
+
     def __iter__(self) -> Iterator[SampleRecord]:
-        return (SampleRecord() for _ in range(RECORDS))
+        return repeat(SampleRecord()) if self._endless else repeat(SampleRecord(), RECORDS)
 
     def __len__(self) -> int:
         return RECORDS
