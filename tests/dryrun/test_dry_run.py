@@ -352,3 +352,36 @@ def test_tensors_without_an_operation_fit_and_the_report_says_that_none_ran() ->
     assert run.report is not None
     assert run.report.fits
     assert run.report.verdict == "no operation ran; the tensors that it placed fit"
+
+
+def test_small_tensors_keep_their_values_on_the_device_of_one_without() -> None:
+    with ttmesh.dry_run():
+        image = torch.rand(3, 1024, 1024)
+        scale = torch.as_tensor([0.5, 0.25, 1.0], device=image.device)
+
+        assert not bool((scale == 0).any())
+        assert float(torch.tensor(3.0).to(image.device)) == 3
+        assert (image / scale[:, None, None]).is_meta
+
+
+def test_autocast_takes_the_device_of_a_tensor_without_values() -> None:
+    with ttmesh.dry_run():
+        x = torch.rand(1024, 1024)
+        with torch.autocast(device_type=x.device.type, enabled=False):
+            assert (x @ x).dtype is torch.float32
+
+
+def test_a_spectrum_of_samples_without_values_takes_a_window_with_values() -> None:
+    with ttmesh.dry_run():
+        samples = torch.rand(2, 160_000)
+        spectrum = torch.stft(samples, 400, 160, window=torch.hann_window(400), return_complex=True)
+
+        assert spectrum.is_meta
+        assert tuple(spectrum.shape) == (2, 201, 1001)
+
+
+def test_a_value_that_does_not_exist_is_a_question_mark_in_messages() -> None:
+    with ttmesh.dry_run():
+        error = torch.rand(1024, 1024).mean()
+
+        assert f"error {error:.4f}, {torch.tensor(0.5):.2f}" == "error ?, 0.50"

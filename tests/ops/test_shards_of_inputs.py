@@ -106,6 +106,19 @@ def test_a_projection_without_keys_and_values_is_split_into_query_heads(device, 
     assert tuple(v.shape) == (1, 0, 64, 32)
 
 
+def test_concatenated_heads_choose_shards(device):
+    values = torch.arange(8.0 * 16 * 32 * 64).reshape(8, 16, 32, 64).bfloat16()
+    shards = ttnn.create_sharded_memory_config(
+        (64, 64), ttnn.CoreGrid(y=8, x=8), ttnn.ShardStrategy.HEIGHT, use_height_and_width_as_shard_shape=True
+    )
+    x = ttnn.from_torch(values, layout=ttnn.TILE_LAYOUT, device=device, memory_config=shards)
+
+    y = ttnn.transformer.concatenate_heads(x, memory_config=ttnn.L1_BLOCK_SHARDED_MEMORY_CONFIG)
+
+    assert tuple(y.memory_config().shard_spec.shape) == (32, 128)  # TT-NN 0.81.1's
+    assert torch.equal(ttnn.to_torch(y), values.transpose(1, 2).flatten(-2))
+
+
 @pytest.mark.parametrize(  # as TT-NN 0.81.1 divides the results; dims before the last two change places first
     ("operation", "dim", "layout", "shard", "cores"),
     [

@@ -71,6 +71,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "contents of the model configured in FOLDER",
     )
     parser.add_argument(
+        "--configs",
+        type=Path,
+        metavar="FOLDER",
+        help="where the configurations of models are whose files are not on this machine: FOLDER/NAME/config.json",
+    )
+    parser.add_argument(
         "-m",
         dest="module",
         type=module_name,
@@ -116,7 +122,7 @@ def _run_here(args: argparse.Namespace) -> tuple[int, RunReport | None]:
     """Run the program in this process; its status and the report."""
     name = args.module or Path(args.program[0]).name
     status = 0
-    with _show_progress(name) as progress, dry_run(progress, assume=args.assume) as done:
+    with _show_progress(name) as progress, dry_run(progress, assume=args.assume, configurations=args.configs) as done:
         try:
             status = _become(args.module, args.program)
         except SystemExit as end:
@@ -137,7 +143,8 @@ def _run_ranks(ranks: int, arguments: Sequence[str]) -> tuple[int, RunReport | N
 def _list_rank_arguments(args: argparse.Namespace) -> list[str]:
     """What every rank gets of this command line."""
     assume = [] if args.assume is None else ["--assume", str(args.assume)]
-    return [*assume, *([] if args.module is None else ["-m", args.module]), *args.program]
+    configs = [] if args.configs is None else ["--configs", str(args.configs)]
+    return [*assume, *configs, *([] if args.module is None else ["-m", args.module]), *args.program]
 
 
 def _prepare(system: str | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from ttmesh.base import settings
 from ttmesh.base.errors import OutOfMemoryError
@@ -25,12 +26,15 @@ class DryRun:
 
 
 @contextmanager
-def dry_run(progress: Callable[[int], None] | None = None, *, assume: float | None = None) -> Iterator[DryRun]:
+def dry_run(
+    progress: Callable[[int], None] | None = None, *, assume: float | None = None, configurations: Path | None = None
+) -> Iterator[DryRun]:
     """Everything in here runs on meta lanes; the report is there afterwards. Out of memory ends it, and is reported.
 
     Args:
         progress: called with the number of operations so far.
         assume: what a value that does not exist is where the program reads it; without it that is an error.
+        configurations: a folder with the configurations of models whose files are not here: `<model's name>/config.json`.
     """
     run = DryRun(progress)
     settings.override("TTMESH_BACKEND", "meta")
@@ -39,7 +43,7 @@ def dry_run(progress: Callable[[int], None] | None = None, *, assume: float | No
     try:
         with (
             without_values(assume, run.assumptions),
-            without_checkpoints(run.assumptions),
+            without_checkpoints(run.assumptions, configurations),
             without_tensor_files(),
         ):
             yield run

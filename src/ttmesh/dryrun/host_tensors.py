@@ -36,6 +36,11 @@ METHODS = {
     torch.Tensor.numpy: "Tensor.numpy()",
     torch.Tensor.__array__: "numpy's array",
 }
+META = torch.device("meta")
+UNKNOWN = "?"
+MAKERS = (torch.tensor, torch.as_tensor)  # of the numbers given
+# Functions that compare the devices of their tensors before they dispatch.
+COMPARING_DEVICES = (torch.stft, torch.istft, torch.Tensor.stft, torch.Tensor.istft)
 TORCH = os.path.dirname(torch.__file__)
 
 
@@ -80,6 +85,12 @@ class HostTensors(PlainDispatchMode):  # type: ignore[no-untyped-call]
                     options["generator"] = None
             return func(*args, **options)
         if not any(self.lacks_values(tensor) for tensor in tensors):
+            if (
+                func.overloadpacket is aten._to_copy
+                and options.get("device") == META
+                and not _is_large_copy(tensors[0])
+            ):
+                options["device"] = None  # a program puts it where its input is; small tensors keep their values
             return func(*args, **options)
         if func.overloadpacket in READERS:
             args, options = self.assume_values(READERS[func.overloadpacket], args, options)
@@ -128,6 +139,14 @@ class ReadMethods(TorchFunctionMode):
         self, func: Any, types: Sequence[Any], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         options = dict(kwargs or {})
+        if func in MAKERS and torch.device(options.get("device") or "cpu") == META:
+            options["device"] = None  # a program puts it where its input is; what is given as numbers keeps them
+        if func is torch.Tensor.__format__ and args[0].dim() == 0 and self._tensors.lacks_values(args[0]):
+            return UNKNOWN  # in a message: nothing is decided by it
+        if func in COMPARING_DEVICES and any(
+            isinstance(leaf, torch.Tensor) and self._tensors.lacks_values(leaf) for leaf in tree_leaves((args, options))
+        ):
+            args, options = tree_map_only(torch.Tensor, _drop_values, (args, options))
         if func in METHODS and self._tensors.lacks_values(args[0]):
             args, options = self._tensors.assume_values(METHODS[func], args, options)
         return func(*args, **options)
@@ -139,6 +158,10 @@ def _drop_values(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.is_meta
         else torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
     )
+
+
+def _is_large_copy(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() and tensor.nbytes >= LARGE_BYTES
 
 
 def _is_large(args: tuple[Any, ...], options: Mapping[str, Any]) -> bool:
@@ -153,7 +176,7 @@ def _is_large(args: tuple[Any, ...], options: Mapping[str, Any]) -> bool:
 @contextmanager
 def without_values(assume: float | None = None, lines: Counter[str] | None = None) -> Iterator[None]:
     """Large tensors made or read from files in here have no values; where one is read it is `assume`, counted in `lines`."""
-    load = torch.load
+    load, start = torch.load, torch.autocast.__init__
 
     def load_mapped(*args: Any, **kwargs: Any) -> Any:
         """torch.load that maps the file instead of reading it, where it can."""
@@ -162,10 +185,14 @@ def without_values(assume: float | None = None, lines: Counter[str] | None = Non
         except (RuntimeError, ValueError):
             return load(*args, **kwargs)
 
+    def start_autocast(autocast: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
+        """torch.autocast for the kind of device that tensors have: torch knows none for those without values."""
+        start(autocast, "cpu" if device_type == META.type else device_type, *args, **kwargs)
+
     defer_compiler()
-    torch.load = load_mapped
+    torch.load, torch.autocast.__init__ = load_mapped, start_autocast  # type: ignore[method-assign, assignment]
     try:
         with HostTensors(assume, Counter() if lines is None else lines) as tensors, ReadMethods(tensors):
             yield
     finally:
-        torch.load = load
+        torch.load, torch.autocast.__init__ = load, start  # type: ignore[method-assign]

@@ -38,3 +38,25 @@ def test_rows_are_divided_over_the_cores_that_two_columns_of_channels_leave(samp
     spec = ttnn.TensorSpec((samples, 1, 4096, 64), ttnn.bfloat16, ttnn.TILE_LAYOUT)  # 64 channels: two columns of 32
 
     assert _count_row_slices(spec, grid, 8) == slices
+
+
+def test_in_place_it_writes_into_the_memory_of_its_input() -> None:
+    torch.manual_seed(0)
+    values, grid = torch.randn(1, 1, 256, 64), ttnn.CoreGrid(y=8, x=1)
+    shards = ttnn.create_sharded_memory_config(values.shape, core_grid=grid, strategy=ttnn.ShardStrategy.BLOCK)
+    with ttnn.manage_device(0) as device:
+
+        def normalize(inplace: bool) -> tuple[ttnn.Tensor, ttnn.Tensor]:
+            x = ttnn.from_torch(values, ttnn.bfloat16, device=device, memory_config=shards)
+            return x, ttnn.group_norm(x, num_groups=2, core_grid=grid, memory_config=shards, inplace=inplace)
+
+        for _ in range(2):  # the second calls take the fast path
+            x, kept = normalize(False)
+            written, result = normalize(True)
+
+        assert result.buffer_address() == written.buffer_address()
+        assert kept.buffer_address() != x.buffer_address()
+        assert torch.equal(ttnn.to_torch(result), ttnn.to_torch(kept))
+        assert torch.equal(ttnn.to_torch(written), ttnn.to_torch(kept))
+        written.deallocate()
+        assert not result.is_allocated()

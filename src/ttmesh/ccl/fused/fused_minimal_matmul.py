@@ -14,6 +14,7 @@ from ttmesh.ccl.fused.fused_matmul import find_operation
 from ttmesh.ccl.planning.collective_call import collective, mesh_of
 from ttmesh.fabric.fabric_config import Topology
 from ttmesh.mesh.allocation.sub_devices import SubDeviceId
+from ttmesh.ops.matmul.minimal_matmul import multiply_gathered
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.tensor import Tensor
 
@@ -70,7 +71,7 @@ def all_gather_minimal_matmul_async(
     )  # fmt: skip
     return _multiply(
         gathered, weight_tensor, bias_tensor, fused_activation, memory_config, dtype, chunks, dim, fuse_swiglu, scalar,
-        addcmul_input_tensor1, addcmul_input_tensor2, config, compute_kernel_config,
+        addcmul_input_tensor1, addcmul_input_tensor2, config, compute_kernel_config, gathered=True,
     )  # fmt: skip
 
 
@@ -190,6 +191,8 @@ def _multiply(
     gate: Tensor | None,
     config: Any,
     compute_kernel_config: Any,
+    *,
+    gathered: bool = False,
 ) -> list[Tensor]:
     if chunks > 1:
         split_results: list[Tensor] = find_operation("ttnn.experimental.minimal_matmul_split")(
@@ -198,9 +201,11 @@ def _multiply(
             compute_kernel_config=compute_kernel_config,
         )  # fmt: skip
         return split_results
-    result: Tensor = find_operation("ttnn.experimental.minimal_matmul")(
-        values, weight, bias_tensor=bias, fused_activation=activation, memory_config=memory_config, dtype=dtype,
-        fuse_swiglu=swiglu, config=config, compute_kernel_config=compute_kernel_config,
+    multiply = multiply_gathered if gathered else find_operation("ttnn.experimental.minimal_matmul")
+    result: Tensor = multiply(
+        input_tensor=values, weight_tensor=weight, bias_tensor=bias, fused_activation=activation,
+        memory_config=memory_config, dtype=dtype, fuse_swiglu=swiglu, config=config,
+        compute_kernel_config=compute_kernel_config,
     )  # fmt: skip
     return [_add_gated(result, scalar, base, gate)]
 

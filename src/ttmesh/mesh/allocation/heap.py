@@ -376,6 +376,10 @@ class Buffer:
         if cell is not None and not self.heap.closed:
             self.heap.free(cell)
 
+    def forget(self) -> None:
+        """Own the memory no longer; someone else gave it back."""
+        self._cell = None
+
     def __reduce__(self) -> NoReturn:
         raise TypeError("memory on chips cannot be copied or pickled; bring the tensor to the host first: tensor.cpu()")
 

@@ -126,10 +126,21 @@ def update_cache_buffers(program: ProgramCall) -> int:
 @buffer_rule("minimal_matmul")
 def minimal_matmul_buffers(program: ProgramCall) -> int:
     """Two blocks of both operands and of the result, one of sums, and a row of the bias."""
+    return _size_blocks(program, results=2)
+
+
+@buffer_rule("minimal_matmul gathered")
+def gathered_matmul_buffers(program: ProgramCall) -> int:
+    """One block of the result."""
+    return _size_blocks(program, results=1)
+
+
+def _size_blocks(program: ProgramCall, results: int) -> int:
     a, b, result = program.inputs[0], program.inputs[min(1, len(program.inputs) - 1)], program.results[0]
     config = program.options.get("config")
     m, k, n = (int(getattr(config, f"{side}_block_size", None) or 8) for side in "MKN")
     sums = FLOAT32 if has_float32_sums(program, True) else BFLOAT16
     bias = getattr(program.options.get("bias_tensor"), "spec", None)
-    size = 2 * (m * k * page_of(a) + k * n * page_of(b) + m * n * page_of(result)) + m * n * sums
+    made = m * n // 2 if program.options.get("fuse_swiglu") else m * n  # gate and up become one
+    size = 2 * (m * k * page_of(a) + k * n * page_of(b)) + results * made * page_of(result) + m * n * sums
     return size + (0 if bias is None else n * page_of(bias))

@@ -68,6 +68,7 @@ def device_operation(
     scratch: Callable[[Call], int] | None = None,
     stages: StageRule | None = None,
     writes: str | None = None,
+    writes_if: Callable[[Arguments], bool] | None = None,
     outputs: Sequence[str] | None = None,
     host: bool = False,
     in_place: bool = False,
@@ -97,6 +98,7 @@ def device_operation(
             scratch=scratch,
             stages=stages or composition_stages(name),
             writes=writes,
+            writes_if=writes_if,
             outputs=None if outputs is None else tuple(outputs),
             host=host,
             in_place=in_place,
@@ -124,6 +126,7 @@ def op(
     scratch: Callable[[Call], int] | None = None,
     stages: StageRule | None = None,
     writes: str | None = None,
+    writes_if: Callable[[Arguments], bool] | None = None,
     outputs: Sequence[str] | None = None,
     host: bool = False,
     names: Mapping[str, str] = NO_NAMES,
@@ -149,7 +152,7 @@ def op(
     make = device_operation(
         name, out=out, check=check, topology=topology, runtime=runtime, programs=programs, scratch=scratch,
         writes=writes, outputs=outputs, host=host, in_place=in_place, specialise=specialise, takes=takes, recheck=recheck,
-        stages=stages, alias=alias, min_rank=min_rank, fpu=fpu,
+        stages=stages, alias=alias, min_rank=min_rank, fpu=fpu, writes_if=writes_if,
     )  # fmt: skip
 
     def decorate(lane: Callable[..., Any]) -> OpFunction:

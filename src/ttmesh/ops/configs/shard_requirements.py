@@ -38,7 +38,8 @@ _NAMES = (
 )
 NEEDS_SHARDS = frozenset(f"ttnn.{name}" for name in _NAMES.split())
 CONFIGS = ("memory_config", "output_memory_config", "output_mem_config")
-FROM_INPUT = frozenset({"ttnn.layer_norm", "ttnn.rms_norm"})  # these take the cores of an input in shards
+# these take the cores of an input in shards
+FROM_INPUT = frozenset({"ttnn.layer_norm", "ttnn.rms_norm", "ttnn.transformer.concatenate_heads"})
 FROM_SAME_LAYOUT = "ttnn.untilize_with_unpadding"
 
 

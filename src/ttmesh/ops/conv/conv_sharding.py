@@ -162,6 +162,14 @@ def read_parallel_config(config: MemoryConfig) -> ParallelConfig:
     return ParallelConfig(config.memory_layout, shard.grid, rows, channels, shard.orientation)
 
 
+def channel_step_of(memory: MemoryConfig) -> int:
+    """In multiples of how many channels an input of rows is divided: of what the shards it has are divided in."""
+    if not memory.is_sharded() or memory.shard_spec is None:
+        return L1_STEP
+    width = memory.shard_spec.shape[1]
+    return next((step for step in (TILE, TILE // 2, L1_STEP) if width % step == 0), TILE)
+
+
 def count_halo_rows(window: Window, cores_rows: int) -> int:
     """Rows of the padded input between the first and the last that a core reads, on the core that reaches furthest."""
     per_core = div_up(div_up(window.rows, TILE), cores_rows) * TILE

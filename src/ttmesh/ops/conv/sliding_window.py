@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor as Lanes
@@ -26,8 +27,9 @@ from ttmesh.ops.configs.conv_config import (
 from ttmesh.ops.conv import conv_weights
 from ttmesh.ops.conv.conv_memory import choose_memory
 from ttmesh.ops.conv.conv_programs import conv_programs, conv_stages, copy_tiles, is_matmul
-from ttmesh.ops.conv.conv_sharding import L1_STEP, NOC_BURSTS, TILE, WIDTH, Window
+from ttmesh.ops.conv.conv_sharding import NOC_BURSTS, TILE, WIDTH, Window, channel_step_of
 from ttmesh.ops.conv.conv_slices import Images
+from ttmesh.ops.conv.freed_inputs import read_freed_input
 from ttmesh.ops.lane_functions.fpu_windows import convolve_on_fpu
 from ttmesh.ops.lane_functions.lane_broadcast import common_mesh_dims
 from ttmesh.tensor.calls.operation import Call
@@ -234,7 +236,7 @@ def convolve(
         dtype or x.dtype, bias is not None,
         is_matmul=plain,
         depthwise=groups == channels == out_channels and kernel[0] == height == 1 and bias is None and not transposed,
-        channel_step=TILE if plain or x.layout is Layout.TILE else L1_STEP,
+        channel_step=TILE if plain or x.layout is Layout.TILE else channel_step_of(x.memory_config()),
         noc_burst=NOC_BURSTS[device.arch()],
         out_size=out,
         padded_size=padded,
@@ -244,31 +246,35 @@ def convolve(
     images = Images(batch, (height, width), out, padding, stride, transposed)
     compute = compute_config or WormholeComputeKernelConfig()
     place = choose_memory(x, device, on_host, window, images, config, compute, memory_config, slice_config)
-    result: Tensor = _convolve(
-        input=x,
-        weight=weight,
-        bias=bias,
-        size=size,
-        out_channels=out_channels,
-        kernel=kernel,
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        groups=groups,
-        transposed=transposed,
-        output_padding=output_padding,
-        padding_mode=config.padding_mode,
-        activation=config.activation,
-        out_dtype=dtype or x.dtype,
-        out_layout=place.layout,
-        out_memory=place.memory,
-        scratch_bytes=place.buffer_bytes,
-        read_spec=place.read_spec,
-        compute_config=compute_config,
-    )
+    frees_input = config.deallocate_activation and not on_host and x.memory_config().is_l1()
+    rows, moves = place.read_spec, config.reallocate_halo_output
+    frees_first = frees_input and x.memory_config().is_sharded() and rows is not None
+    with read_freed_input(x, rows, moves=moves) if frees_first and rows else nullcontext(x) as read:
+        result: Tensor = _convolve(
+            input=read,
+            weight=weight,
+            bias=bias,
+            size=size,
+            out_channels=out_channels,
+            kernel=kernel,
+            stride=stride,
+            padding=padding,
+            dilation=dilation,
+            groups=groups,
+            transposed=transposed,
+            output_padding=output_padding,
+            padding_mode=config.padding_mode,
+            activation=config.activation,
+            out_dtype=dtype or x.dtype,
+            out_layout=place.layout,
+            out_memory=place.memory,
+            scratch_bytes=place.buffer_bytes,
+            read_spec=None if frees_first and not moves else rows,
+            compute_config=compute_config,
+        )
     if copied is not None:
         deallocate(copied)
-    if config.deallocate_activation and not on_host and x.memory_config().is_l1():
+    if frees_input and not frees_first:
         deallocate(x)
     return result, out, (weight, bias)
 

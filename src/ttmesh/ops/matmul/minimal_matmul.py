@@ -12,6 +12,7 @@ from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.checks import normalize_dim
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
+from ttmesh.ops.catalogue.fpu_defaults import fpu_rules
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.configs.activations import Activation, apply
 from ttmesh.ops.configs.block_buffers import check_buffers
@@ -116,8 +117,7 @@ def _join_parts(values: Activations, rows: int) -> torch.Tensor:
     return torch.cat([pad(part, (0, -part.shape[-1] % TILE)) for part in values], dim=-1)[..., :rows]
 
 
-@op("ttnn.experimental.minimal_matmul", golden=goldens.minimal_matmul, out=_minimal_spec, check=_check_minimal)
-def minimal_matmul(
+def _multiply(
     input_tensor: Activations,
     weight_tensor: torch.Tensor,
     bias_tensor: torch.Tensor | None,
@@ -133,6 +133,18 @@ def minimal_matmul(
     joined = _join_parts(input_tensor, weight_tensor.shape[-2])
     values, weight = widen_for_result(joined, dtype), widen_for_result(weight_tensor, dtype)
     return _compute_minimal(values, weight, bias_tensor, fused_activation, fuse_swiglu, lane_axes)
+
+
+minimal_matmul = op(
+    "ttnn.experimental.minimal_matmul", golden=goldens.minimal_matmul, out=_minimal_spec, check=_check_minimal
+)(_multiply)
+# As a part of all_gather_minimal_matmul_async, which holds its result in one block instead of two.
+multiply_gathered = device_operation(
+    "ttnn.experimental.minimal_matmul gathered",
+    out=_minimal_spec,
+    check=_check_minimal,
+    fpu=fpu_rules["ttnn.experimental.minimal_matmul"],
+)(_multiply)
 
 
 @device_operation("ttnn.experimental.minimal_matmul", out=_minimal_spec, check=_check_minimal)

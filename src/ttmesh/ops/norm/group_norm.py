@@ -93,6 +93,8 @@ def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     if config is None and call.specs[0].memory_config.interleaved:
         config = DRAM_MEMORY_CONFIG
     layout = call.specs[0].layout if layout is None else layout
+    if call["inplace"]:
+        return [call.specs[0]]
     return [make_output_spec(call, inferred[0][0], layout=layout, memory_config=config)]
 
 
@@ -124,7 +126,15 @@ def count_channel_slices(call_spec: TensorSpec, core_grid: Any, groups: int, pad
     )
 
 
-@op("ttnn.group_norm", golden=goldens.group_norm, out=_spec, check=_check, stages=tilized_input_stages)
+@op(
+    "ttnn.group_norm",
+    golden=goldens.group_norm,
+    out=_spec,
+    check=_check,
+    stages=tilized_input_stages,
+    writes="input_tensor",
+    writes_if=lambda arguments: bool(arguments["inplace"]),
+)
 def group_norm(
     input_tensor: Lanes,
     num_groups: int,

@@ -188,7 +188,7 @@ def tensors_in(arguments: Arguments) -> tuple[Tensor, ...]:
 
 
 def _find_outputs(operation: Operation, arguments: Arguments) -> tuple[Tensor | None, ...]:
-    if operation.writes is not None:
+    if operation.writes is not None and (operation.writes_if is None or operation.writes_if(arguments)):
         return (arguments[operation.writes],)
     if operation.outputs is not None:
         first = arguments.get(operation.outputs[0])

@@ -88,6 +88,7 @@ class Operation:
     stages: the programs that a call comes to where they are several or allocate more than the results; the stages of
       the results, and the composition that they stand in.
     writes: the tensor argument that the result is written into (in-place operations), by name.
+    writes_if: which calls write into it, where not all do; the others have a result of their own.
     outputs: the arguments that name tensors to write results into, one per result, where they are not `OUTPUTS`.
     host: whether it takes host tensors too, and gives host tensors then.
     specialise: a function of the tensors and runtime values alone, in the order that the lane function takes them, with
@@ -109,6 +110,7 @@ class Operation:
     scratch: Callable[[Call], int] | None = None
     stages: StageRule | None = None
     writes: str | None = None
+    writes_if: Callable[[Arguments], bool] | None = None
     outputs: tuple[str, ...] | None = None
     host: bool = False
     in_place: bool = False
