@@ -35,6 +35,24 @@ def require_memory_layout(spec: TensorSpec, layout: TensorMemoryLayout, name: st
     require(spec.memory_config.memory_layout is layout, wrong, f"TensorMemoryLayout.{layout.name}", fix)
 
 
+FREELY_CONVERTED = (DataType.BFLOAT16, DataType.FLOAT32, DataType.BFLOAT8_B)
+
+
+def require_unary_output(call: Call) -> None:
+    """Raise for a tensor of the caller in a format that a unary program does not write from its input's."""
+    given = call.outputs[0] if call.outputs else None
+    if given is None or not call.specs:
+        return
+    source, target = call.specs[0].dtype, given.dtype
+    wrong = (
+        f"Preallocated output dtype DataType::{target.name} is not compatible with input dtype DataType::{source.name}. "
+        "Integer and float dtypes cannot be mixed; mixed floating-point output is limited to BFLOAT16, FLOAT32, and "
+        "BFLOAT8_B"
+    )
+    taken = source is target or (source in FREELY_CONVERTED and target in FREELY_CONVERTED)
+    require(taken, wrong, f"{source.name.lower()}, or both of these", "Allocate the output in another format.")
+
+
 def require_dtype(spec: TensorSpec | Tensor, allowed: DataType | Collection[DataType], wrong: str) -> None:
     """Raise for formats that an operation does not accept."""
     formats = (allowed,) if isinstance(allowed, DataType) else allowed

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ttmesh.ops.catalogue.moreh_operands import MOREH_OPERANDS
 from ttmesh.ops.catalogue.operand_rules import (
-    FORMATS,
     OperandRule,
     equal_lengths,
     formats,
@@ -120,34 +120,8 @@ _PAGE_TABLE = (
 )
 
 
-def _moreh(name: str, operands: str, allowed: str = "bf16") -> tuple[OperandRule, ...]:
-    """Operands in tiles of these formats; PARAMETER=NAME where TT-NN's text calls it otherwise."""
-    listed = ", ".join(FORMATS[one].name for one in allowed.split())
-    pairs = [(entry.partition("=")[0], entry.rpartition("=")[2]) for entry in operands.split()]
-    return tuple(
-        rule
-        for parameter, shown in pairs
-        for rule in (
-            tiles(parameter, f"{name} {shown} only supports TILE layout."),
-            formats(parameter, allowed, f"{name} {shown} only supports specific data types. [{listed}] "),
-        )
-    )
-
-
-_STATES = "grad exp_avg_in exp_avg_sq_in max_exp_avg_sq_in"
-_MOREH: Mapping[str, tuple[OperandRule, ...]] = {
-    "ttnn.moreh_adam": _moreh("moreh_adam", f"param_in=params_in {_STATES}"),
-    "ttnn.moreh_adamw": _moreh("moreh_adamw", f"param_in {_STATES}", "bf16 bf8"),
-    "ttnn.moreh_sgd": _moreh("moreh_sgd", "param_in=params_in grad momentum_buffer_in"),
-    "ttnn.moreh_linear": _moreh("moreh_matmul", "input weight=other output bias"),
-    "ttnn.moreh_matmul": _moreh("moreh_matmul", "input other output bias"),
-    "ttnn.moreh_bmm": _moreh("moreh_matmul", "input mat2=other output"),
-    "ttnn.moreh_group_norm": _moreh("moreh_group_norm", "input output mean rstd gamma beta"),
-    "ttnn.moreh_norm_backward": _moreh("moreh_norm_backward", "input output output_grad input_grad"),
-}
-
 OPERAND_RULES: Mapping[str, tuple[OperandRule, ...]] = {
-    **_MOREH,
+    **MOREH_OPERANDS,
     "ttnn.transformer.concatenate_heads": (formats("input_tensor", "f32 bf16 bf8", "Unsupported data format"),),
     "ttnn.experimental.nlp_create_qkv_heads_boltz": (
         tiles("input_tensor", "Input tensor layout must be TILE but got {}"),
