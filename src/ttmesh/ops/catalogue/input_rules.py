@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import require
+from ttmesh.ops.catalogue.call_tables import CALL_RULES
 from ttmesh.ops.catalogue.checks import require_dtype, require_unary_output
 from ttmesh.ops.catalogue.operand_rules import check_operands
 from ttmesh.ops.catalogue.operand_tables import OPERAND_RULES
@@ -45,7 +46,7 @@ class InputRule:
 
 def check_inputs(name: str, check: Callable[[Call], None] | None) -> Callable[[Call], None] | None:
     """Combine an operation's check with the rules of its input and its operands, if it has such."""
-    rule, operand_rules = RULES.get(name), OPERAND_RULES.get(name, ())
+    rule, operand_rules = RULES.get(name), (*OPERAND_RULES.get(name, ()), *CALL_RULES.get(name, ()))
     if rule is None and not operand_rules and name not in UNARY_WITH_NUMBERS:
         return check
 
@@ -93,7 +94,20 @@ UNARY: Mapping[str, InputRule] = {
 
 # Of one tensor and numbers: TT-NN runs a unary program, which writes fewer formats than a binary one.
 UNARY_WITH_NUMBERS = frozenset(
-    f"ttnn.{name}" for name in ("where", "maximum", "minimum", "pow", "remainder", "fmod", "clamp")
+    f"ttnn.{name}"
+    for name in (
+        "where",
+        "maximum",
+        "minimum",
+        "pow",
+        "remainder",
+        "clamp",
+        "bitwise_and",
+        "bitwise_or",
+        "bitwise_xor",
+        "bitwise_left_shift",
+        "bitwise_right_shift",
+    )
 )
 
 _IN_CHAINS = {

@@ -21,7 +21,9 @@ def _moreh(name: str, operands: str, allowed: str = "bf16") -> tuple[OperandRule
     )
 
 
-def _losses(operation: str, operands: str, *, target: str = "Invalid target_tensor dtype {}") -> tuple[OperandRule, ...]:
+def _losses(
+    operation: str, operands: str, *, target: str = "Invalid target_tensor dtype {}"
+) -> tuple[OperandRule, ...]:
     """Targets in tiles of int32, then other operands in tiles of bfloat16; TT-NN calls the gradients targets, too."""
     into_tiles = f"target_tensor to {operation} must be tilized"
     return (
@@ -89,6 +91,7 @@ MOREH_OPERANDS: Mapping[str, tuple[OperandRule, ...]] = {
         "nll_loss_unreduced", "output_grad_tensor output_tensor=input_grad_tensor weight_tensor"
     ),
     **dict.fromkeys(
-        ("ttnn.moreh_softmax_backward", "ttnn.moreh_softmin_backward", "ttnn.moreh_logsoftmax_backward"), _SOFTMAX_BACKWARD
+        ("ttnn.moreh_softmax_backward", "ttnn.moreh_softmin_backward", "ttnn.moreh_logsoftmax_backward"),
+        _SOFTMAX_BACKWARD,
     ),
 }

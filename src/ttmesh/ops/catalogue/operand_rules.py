@@ -8,6 +8,7 @@ from typing import Any
 
 from ttmesh.base.dtypes import BufferType, DataType, Layout, TensorMemoryLayout
 from ttmesh.base.errors import require
+from ttmesh.ops.catalogue.call_rules import CallRule
 from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
@@ -164,7 +165,7 @@ def only_for(rule: OperandRule, *, sharded: bool) -> OperandRule:
     return replace(rule, sharded=sharded, is_format=rule.is_format and not sharded)
 
 
-def check_operands(rules: Sequence[OperandRule], call: Call | Mapping[str, Any]) -> None:
+def check_operands(rules: Sequence[OperandRule | CallRule], call: Call | Mapping[str, Any]) -> None:
     """Raise at the first requirement that a call does not meet."""
     for rule in rules:
         rule.check(call)

@@ -124,7 +124,8 @@ OPERAND_RULES: Mapping[str, tuple[OperandRule, ...]] = {
     **MOREH_OPERANDS,
     "ttnn.transformer.concatenate_heads": (formats("input_tensor", "f32 bf16 bf8", "Unsupported data format"),),
     "ttnn.experimental.nlp_create_qkv_heads_boltz": (
-        tiles("input_tensor", "Input tensor layout must be TILE but got {}"),
+        formats("input", "f32 bf16 bf8", "Unsupported data type"),
+        tiles("input", "Input tensor layout must be TILE but got {}"),
     ),
     "ttnn.experimental.nlp_kv_cache_load_slice": (
         tiles("input_tensor", "Input tensor layout must be TILE but got {}"),
@@ -144,7 +145,6 @@ OPERAND_RULES: Mapping[str, tuple[OperandRule, ...]] = {
     "ttnn.experimental.nlp_concat_heads_boltz": (
         tiles("input_tensor", "Input tensor layout must be TILE but got {}"),
     ),
-    "ttnn.tosa_gather": (index_formats("index", "u32 u16", "Index tensor must be of type UINT32 or UINT16. Got: {}"),),
     "ttnn.experimental.attn_matmul": _ATTN_MATMUL,
     "ttnn.experimental.attn_matmul_from_cache": _ATTN_MATMUL,
     "ttnn.experimental.group_attn_matmul": _ATTN_MATMUL,
@@ -169,8 +169,8 @@ OPERAND_RULES: Mapping[str, tuple[OperandRule, ...]] = {
         formats("bias", "bf16 f32", "Beta must be BF16 or FLOAT32."),
     ),
     "ttnn.experimental.wan_fused_rmsnorm_pre_allgather": (
-        tiles("input_tensor", "Only tilized inputs supported."),
-        memory("input_tensor", "interleaved", "Only interleaved inputs supported."),
+        tiles("input_tensor", "Input tensor must have TILE layout, got: {}"),
+        memory("input_tensor", "interleaved", "Input tensor must use INTERLEAVED memory layout, got: {}"),
         formats("input_tensor", "bf16", "Input tensor must be BFLOAT16, got: {}"),
     ),
     "ttnn.experimental.deepseek_grouped_gate": (
@@ -178,12 +178,6 @@ OPERAND_RULES: Mapping[str, tuple[OperandRule, ...]] = {
         tiles("scores", "Scores tensor must be TILE layout"),
         formats("bias", "bf16", "Bias tensor must be BFLOAT16"),
         tiles("bias", "Bias tensor must be TILE layout"),
-    ),
-    "ttnn.experimental.prefix_scan": (
-        tiles("a bx", "Expected input tensors to be tile layout"),
-        formats("h_prev", "bf16", "Expected initial hidden state to be bfloat16"),
-        row_major("h_prev", "Expected initial hidden state to be row-major"),
-        memory("a bx h_prev", "height width block", "Expected input tensors to be sharded"),
     ),
     "ttnn.experimental.repeat_and_interleave_eltwise_mul": (
         tiles("a b", "Inputs to ssm_eltwise_mul must be tilized"),
@@ -212,17 +206,6 @@ OPERAND_RULES: Mapping[str, tuple[OperandRule, ...]] = {
         tiles(_ATTENTION, "Inputs to ring-distributed SDPA must be tilized"),
         formats(_ATTENTION, _ATTENTION_FORMATS, "Inputs to ring-distributed SDPA must be BF16, BF8, or BF4"),
         in_dram(_ATTENTION, "Operands to ring-distributed SDPA need to be in DRAM"),
-    ),
-    "ttnn.transformer.joint_scaled_dot_product_attention": (
-        tiles(f"{_ATTENTION} joint_tensor_q joint_tensor_k joint_tensor_v", "Inputs to Joint SDPA must be tilized"),
-        formats(
-            f"{_ATTENTION} joint_tensor_q joint_tensor_k joint_tensor_v",
-            "bf16 bf8",
-            "Inputs to Joint SDPA must be BF16 or BF8",
-        ),
-        in_dram(
-            f"{_ATTENTION} joint_tensor_q joint_tensor_k joint_tensor_v", "Operands to Joint SDPA need to be in DRAM"
-        ),
     ),
     "ttnn.experimental.rotary_embedding_llama": _LLAMA_ROPE,
     "ttnn.experimental.rotary_embedding_llama_fused_qk": _FUSED_ROPE,

@@ -51,9 +51,7 @@ def _check_output(output: Tensor, m: int, n: int, batches: Sequence[int]) -> Non
     require(n == columns, f"n must be the same. other_n {n}, output_n {columns}", f"{n} columns", FIX)
     found = _batches(output.shape)
     for i in range(2, RANKS):
-        wrong = (
-            f"{i}th max(input_dim[i], other_dim[i]) {batches[i]} must be the same as output_dim[i] {found[i]}"
-        )
+        wrong = f"{i}th max(input_dim[i], other_dim[i]) {batches[i]} must be the same as output_dim[i] {found[i]}"
         require(batches[i] == found[i], wrong, f"length {batches[i]}", FIX)
 
 

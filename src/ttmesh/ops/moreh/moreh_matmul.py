@@ -333,7 +333,9 @@ def _check_getitem(call: Call) -> None:
         require_dtype(index, DataType.INT32, "Index tensor must be of type INT32!")
         in_rows = index.layout is Layout.ROW_MAJOR
         wrong = "Index tensor must be 1D for ROW_MAJOR layout!"
-        require(not in_rows or len(index.shape) == 1, wrong, "a vector", "Reshape it, or convert it with ttnn.to_layout.")
+        require(
+            not in_rows or len(index.shape) == 1, wrong, "a vector", "Reshape it, or convert it with ttnn.to_layout."
+        )
         wrong = "input layout ROW_MAJOR and index layout TILE not supported"
         fits = in_rows or call.specs[0].layout is Layout.TILE
         require(fits, wrong, "an index in ROW_MAJOR layout", "Convert it with ttnn.to_layout.")

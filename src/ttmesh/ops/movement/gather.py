@@ -18,6 +18,7 @@ from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
+BLOCK_FLOATS = (DataType.BFLOAT8_B, DataType.BFLOAT4_B)
 INDEX_TYPES = {DataType.UINT16, DataType.UINT32}
 
 # -- gather ------------------------------------------------------------------------------------------------------------
@@ -81,6 +82,19 @@ def _check_tosa(call: Call) -> None:
     require(index.dtype not in (DataType.UINT16, DataType.UINT8), wrong, "uint32", "Convert it with ttnn.typecast.")
 
 
+def _check_tosa_gather(call: Call) -> None:
+    _check_tosa(call)
+    source, index = call["input"].spec, call["index"].spec
+    require_dtype(
+        index, INDEX_TYPES, f"Index tensor must be of type UINT32 or UINT16. Got: DataType::{index.dtype.name}"
+    )
+    wrong = (
+        "Input tensor and index tensor must have the same layout. Got input layout: "
+        f"Layout::{source.layout.name} and index layout: Layout::{index.layout.name}"
+    )
+    require(source.layout is index.layout, wrong, "equal layouts", "Convert one with ttnn.to_layout.")
+
+
 def _tosa_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     memory = call["index"].memory_config() if call["memory_config"] is None else None
     return [make_output_spec(call, inferred[0][0], memory_config=memory)]
@@ -89,7 +103,7 @@ def _tosa_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 @op(
     "ttnn.tosa_gather",
     golden=goldens.tosa_gather,
-    check=_check_tosa,
+    check=_check_tosa_gather,
     out=_tosa_spec,
     stages=tosa_gather_stages,
 )
@@ -101,7 +115,9 @@ def tosa_gather(input: torch.Tensor, index: torch.Tensor, lane_axes: int) -> tor
 
 def _check_tosa_scatter(call: Call) -> None:
     _check_tosa(call)
-    given, source = call["input"].dtype, call["src"].dtype
+    given, source = (  # what they are in rows
+        DataType.BFLOAT16 if call[name].dtype in BLOCK_FLOATS else call[name].dtype for name in ("input", "src")
+    )
     wrong = f"input_dtype differs from src_dtype (input_dtype: {given.name}, src_dtype: {source.name})."
     require(given is source, wrong, "equal dtypes", "Convert one with ttnn.typecast.")
 
