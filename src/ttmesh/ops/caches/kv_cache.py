@@ -28,6 +28,8 @@ def make_writable(cache: Lanes, others: Sequence[Lanes], lane_axes: int) -> Lane
     return cache.expand(*dims, *cache.shape[lane_axes:]).clone(memory_format=torch.contiguous_format)
 
 
+MOVE = "Move it with ttnn.to_memory_config."
+
 # -- contiguous caches -------------------------------------------------------------------------------------------------
 
 
@@ -62,6 +64,13 @@ def _check_shards(x: TensorSpec) -> None:
 def _check_fill(call: Call) -> None:
     _check_shapes(call)
     cache, x, update_idx = call.specs[0], call.specs[1], call["update_idx"]
+    layout = cache.memory_config.memory_layout
+    wrong = (
+        "Cache tensor memory layout must be INTERLEAVED, ND_SHARDED, or HEIGHT_SHARDED (created from ND shard spec) but "
+        f"got TensorMemoryLayout::{layout.name}"
+    )
+    taken = layout in (TensorMemoryLayout.INTERLEAVED, TensorMemoryLayout.ND_SHARDED)
+    require(taken or cache.memory_config.created_with_nd_shard_spec, wrong, "an interleaved cache", MOVE)
     wrong = "Input and cache tensors must have same dtype!"
     require(x.dtype is cache.dtype, wrong, str(cache.dtype), "Convert it with ttnn.typecast.")
     _check_shards(x)

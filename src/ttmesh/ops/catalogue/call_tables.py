@@ -7,7 +7,8 @@ from typing import Any
 
 from ttmesh.base.dtypes import Layout
 from ttmesh.ops.catalogue.call_rules import CallRule, equal_lengths_of, padded, same_format, that
-from ttmesh.ops.catalogue.operand_rules import OperandRule, formats, in_dram, index_formats, memory, only_for, tiles
+from ttmesh.ops.catalogue.operand_rules import OperandRule, formats, in_dram, memory, only_for, tiles
+from ttmesh.tensor.tensor import Tensor
 
 TILE = 32
 Rules = tuple[OperandRule | CallRule, ...]
@@ -36,6 +37,11 @@ _ATTN_MATMUL: Rules = (
 )
 
 
+def _count_cores(grid: Any) -> int:
+    x, y = (grid.x, grid.y) if hasattr(grid, "x") else grid
+    return int(x * y)
+
+
 def _shards_of(call: Any, name: str) -> Any:
     return call[name].memory_config().shard_spec
 
@@ -46,10 +52,7 @@ _GROUP_ATTN_MATMUL: Rules = (
     _USERS,
     that(lambda call: padded(call, B)[0] == TILE, "Only batch 32 is supported for group attention matmul!", "32 users"),
     that(
-        lambda call: (
-            max(padded(call, A)[1], TILE)
-            <= call["compute_with_storage_grid_size"].x * call["compute_with_storage_grid_size"].y
-        ),
+        lambda call: max(padded(call, A)[1], TILE) <= _count_cores(call["compute_with_storage_grid_size"]),
         "Compute grid size is too small for group attention matmul!",
         "a core per head",
         "Pass a larger compute_with_storage_grid_size.",
@@ -203,9 +206,58 @@ def _of_tiles(name: str, shown: str, allowed: str, listed: str) -> Rules:
     )
 
 
+def _differing_dim(call: Any) -> str:
+    """The first dim before the last in which the statistics differ from the input, as TT-NN says it."""
+    pairs = zip(padded(call, "stats")[:-1], padded(call, "input_tensor")[:-1], strict=False)
+    for i, (stats, input) in enumerate(pairs):
+        if stats != input:
+            return f"Stats and input dim{i} must match, got stats: {stats} vs input: {input}"
+    return ""
+
+
 _WAN_RMS: Rules = (
     *_of_tiles("input_tensor", "Input tensor 0", "bf16", "BFLOAT16"),
     *_of_tiles("stats", "Stats tensor", "bf16 f32", "BFLOAT16 or FLOAT32"),
+    that(
+        lambda call: padded(call, "stats")[-1] % TILE == 0,
+        lambda call: f"Stats inner dimension must be divisible by TILE_WIDTH (32), got: {padded(call, 'stats')[-1]}",
+    ),
+    that(
+        lambda call: len(call["stats"].shape) == len(call["input_tensor"].shape),
+        "Stats and input must have same number of dimensions",
+        "equal ranks",
+    ),
+    that(lambda call: not _differing_dim(call), lambda call: _differing_dim(call)),
+    that(
+        lambda call: padded(call, "input_tensor")[-1] % call["num_heads_per_device"] == 0,
+        lambda call: (
+            "Input last dimension must be divisible by number of heads, got hidden_dim: "
+            f"{padded(call, 'input_tensor')[-1]} vs num_heads: {call['num_heads_per_device']}"
+        ),
+    ),
+    that(
+        lambda call: padded(call, "input_tensor")[-1] == call["input_tensor"].shape[-1],
+        lambda call: (
+            "Input last dimension must be the same as padded last dimension, got logical_dim: "
+            f"{call['input_tensor'].shape[-1]} vs padded_dim: {padded(call, 'input_tensor')[-1]}"
+        ),
+        "whole tiles",
+        "Pad it with ttnn.pad.",
+    ),
+    that(
+        lambda call: len(call["input_tensor"].shape) == 4,
+        lambda call: f"Input must have rank 4, got: {len(call['input_tensor'].shape)}",
+        "four dims",
+    ),
+    that(
+        lambda call: call["input_tensor"].shape[1] == 1,
+        lambda call: f"Input dim 1 must be 1, got: {call['input_tensor'].shape[1]}",
+    ),
+    that(
+        lambda call: call["input_tensor"].shape[0] == 1,
+        lambda call: f"Expecting input batch dimension to be 1, got: {call['input_tensor'].shape[0]}",
+    ),
+    *_of_tiles("weight", "Weight", "bf16", "BFLOAT16"),
 )
 
 
@@ -264,6 +316,22 @@ _ROPE_HF: Rules = (
     only_for(memory("input_tensor", "interleaved height block", "Input cannot be WIDTH_SHARDED"), sharded=True),
 )
 
+
+def _unfit_dim(call: Any, name: str) -> str:
+    """The first dim of an operand that does not broadcast to the gradient's, as TT-NN says it."""
+    grad = call["grad_tensor"]
+    if not isinstance(call[name], Tensor) or len(call[name].shape) > len(grad.shape):
+        return ""
+    shape, whole = call[name].shape, grad.shape
+    for i, (length, most) in enumerate(zip(shape, tuple(whole)[len(whole) - len(shape) :], strict=True)):
+        if length not in (1, most):
+            return (
+                f"binary_backward: operand shape {shape!r} not broadcastable to grad shape {whole!r} at axis {i} "
+                f"(operand_dim={length}, grad_dim={most}); expected operand_dim == 1 or == grad_dim."
+            )
+    return ""
+
+
 CALL_RULES: Mapping[str, Rules] = {
     "ttnn.experimental.attn_matmul": _ATTN_MATMUL,
     "ttnn.experimental.group_attn_matmul": _GROUP_ATTN_MATMUL,
@@ -296,7 +364,11 @@ CALL_RULES: Mapping[str, Rules] = {
         ),
         only_for(formats("input_tensor", "f32 bf16 bf8", "Unsupported data format"), sharded=False),
     ),
-    "ttnn.indexed_fill": (
-        index_formats("batch_id", "u32 i32", "indexed_fill: batch_id must be UINT32 or INT32, got {}"),
+    "ttnn.experimental.nlp_create_qkv_heads_boltz": (
+        that(lambda call: _has_rank(call, "input", 4), "Unsupported input shape", "[1, rows, rows, width]"),
+    ),
+    "ttnn.mul_bw": tuple(
+        that(lambda call, name=name: not _unfit_dim(call, name), lambda call, name=name: _unfit_dim(call, name))
+        for name in ("input_tensor", "other_tensor")
     ),
 }

@@ -131,7 +131,7 @@ _SCAN = InputRule(
 )
 REDUCTION: Mapping[str, InputRule] = {
     **dict.fromkeys(("ttnn.sum", "ttnn.mean", "ttnn.max", "ttnn.min"), _GENERIC),
-    **dict.fromkeys(("ttnn.cumsum", "ttnn.cumprod", "ttnn.moreh_cumsum"), _SCAN),
+    **dict.fromkeys(("ttnn.cumsum", "ttnn.cumprod", "ttnn.moreh_cumsum", "ttnn.moreh_cumsum_backward"), _SCAN),
     "ttnn.topk": InputRule(
         frozenset({BFLOAT16, BFLOAT8_B, FLOAT32}),
         "Input tensor must be BFLOAT16, BFLOAT8_B, or FLOAT32, got: {}",

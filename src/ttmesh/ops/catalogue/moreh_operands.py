@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ttmesh.ops.catalogue.operand_rules import FORMATS, OperandRule, formats, tiles
+from ttmesh.ops.catalogue.operand_rules import FORMATS, OperandRule, formats, index_formats, tiles
 
 
 def _moreh(name: str, operands: str, allowed: str = "bf16") -> tuple[OperandRule, ...]:
@@ -28,7 +28,7 @@ def _losses(
     into_tiles = f"target_tensor to {operation} must be tilized"
     return (
         tiles("target_tensor", into_tiles),
-        formats("target_tensor", "i32", target),
+        index_formats("target_tensor", "i32", target),
         *(
             rule
             for parameter, name in ((entry.partition("=")[0], entry.rpartition("=")[2]) for entry in operands.split())
@@ -58,6 +58,14 @@ _SOFTMAX_BACKWARD = (
     formats("output_tensor", "bf16 bf8", "Output_tensor dtype should be bfloat16 or bfloat8_b"),
     formats("output_grad_tensor", "bf16 bf8", "Output_tensor_grad dtype should be bfloat16 or bfloat8_b"),
 )
+_NLL_LOSS = (
+    tiles("input", "intput_tensor to nll_loss must be tilized"),
+    formats("input", "bf16", "input tensor type must be bfloat16"),
+    tiles("target", "target_tensor to nll_loss must be tilized"),
+    index_formats("target", "i32", "target tensor type must be int32"),
+    tiles("weight", "weight_tensor to nll_loss must be in row major layout"),
+    formats("weight", "bf16", "weight tensor type must be bfloat16"),
+)
 _GRADIENT = _moreh("moreh_matmul", "grad=input other output")
 _STATES = "grad exp_avg_in exp_avg_sq_in max_exp_avg_sq_in"
 MOREH_OPERANDS: Mapping[str, tuple[OperandRule, ...]] = {
@@ -84,6 +92,11 @@ MOREH_OPERANDS: Mapping[str, tuple[OperandRule, ...]] = {
     ),
     "ttnn.moreh_mean_backward": _moreh("moreh_mean_backward", "output_grad input_grad"),
     "ttnn.moreh_sum_backward": _moreh("moreh_sum_backward", "output_grad input_grad input"),
+    "ttnn.moreh_nll_loss": _NLL_LOSS,
+    "ttnn.moreh_nll_loss divisor": (
+        tiles("target", "target_tensor to nll_loss must be tilized"),
+        formats("weight", "bf16", "weight tensor dtype must be bfloat16"),
+    ),
     "ttnn.moreh_nll_loss_backward": _losses(
         "nll_loss", "output_grad_tensor output_tensor=input_grad_tensor weight_tensor divisor_tensor"
     ),

@@ -107,13 +107,6 @@ _FUSED_ROPE = tuple(
     )
 )
 
-_PAGED_CACHE = (
-    memory("cache_tensor cache_tensor1 cache_tensor2", "interleaved", "Only interleaved cache is supported"),
-    index_formats("page_table", "i32", "Expect page table to have datatype INT32", unless_sharded=True),
-    row_major("page_table", "Expect page table to have memory layout in ROW MAJOR"),
-    index_formats("update_idxs_tensor", "i32", "Expected update_idxs to have datatype INT32"),
-    row_major("update_idxs_tensor", "Expected update_idxs to have memory layout in ROW MAJOR"),
-)
 _PAGE_TABLE = (
     row_major("page_table_tensor", "Page table must be row major"),
     index_formats("page_table_tensor", "i32", "Page table must be int32"),
@@ -136,8 +129,6 @@ OPERAND_RULES: Mapping[str, tuple[OperandRule, ...]] = {
         tiles("cos_cache", "Cos must be tilized"),
         tiles("sin_cache", "Sin must be tilized"),
     ),
-    "ttnn.experimental.paged_update_cache": _PAGED_CACHE,
-    "ttnn.experimental.paged_fused_update_cache": _PAGED_CACHE,
     "ttnn.moe_expert_token_remap": (
         row_major("topk_tensor", "topk tensor must be in row major layout"),
         row_major("expert_metadata_tensor", "Metadata tensor must be in row major layout"),

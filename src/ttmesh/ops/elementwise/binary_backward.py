@@ -175,6 +175,8 @@ def _define_gradients(name: str, gradients: Gradients) -> OpFunction:
         are_required_outputs: Sequence[bool] = ALL,
         **options: Any,
     ) -> list[Tensor | None]:
+        if name in ("fmod", "remainder") and not isinstance(other_tensor, Tensor):
+            return [grad_tensor]  # whatever the input's shape
         operands = [input_tensor] + ([other_tensor] if isinstance(other_tensor, Tensor) else [])
         g, a, b = equalize_operands(
             lane_axes,

@@ -123,10 +123,15 @@ def _check_number(call: Call, name: str) -> None:
     number = call["input_tensor_a"] if isinstance(second, Tensor) else second
     if dtype not in RANGES or not isinstance(number, float):
         return
+    check_represented(f"Binary operation {name}", dtype, number)
+
+
+def check_represented(operation: str, dtype: DataType, number: float) -> None:
+    """Raise for a number that TT-NN would not pack as a 32-bit integer of this format."""
     lowest, highest = RANGES[dtype]
     text = f"{number:g}"
     wrong = (
-        f"Binary operation {name} with a DataType::{dtype.name} tensor cannot represent the scalar {text}: only a finite "
+        f"{operation} with a DataType::{dtype.name} tensor cannot represent the scalar {text}: only a finite "
         f"integer within the range of DataType::{dtype.name} survives being packed as one, and this value would be changed "
         "silently. Typecast the input to a floating-point dtype first."
     )

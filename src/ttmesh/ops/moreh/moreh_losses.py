@@ -9,7 +9,7 @@ import torch
 from torch import Tensor as Lanes
 
 from ttmesh.base.dtypes import DataType, Layout
-from ttmesh.base.errors import MeshError, require
+from ttmesh.base.errors import MeshError
 from ttmesh.chip.numerics import fpu
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.device_programs import like_written, no_programs
@@ -51,12 +51,7 @@ def _compute_losses(x: Lanes, target: Lanes, weight: Lanes | None, ignore_index:
     return -log_probabilities * _gather_weights(target, weight, classes, ignore_index, lane_axes)
 
 
-def _check_loss(call: Call) -> None:
-    wrong = "input tensor type must be bfloat16"
-    require(call.specs[0].dtype is DataType.BFLOAT16, wrong, "bfloat16", "Convert it with ttnn.typecast.")
-
-
-@device_operation("ttnn.moreh_nll_loss", check=_check_loss, runtime=("ignore_index",), stages=nll_loss_stages)
+@device_operation("ttnn.moreh_nll_loss", runtime=("ignore_index",), stages=nll_loss_stages)
 def _compute_loss(
     input: Lanes,
     target: Lanes,

@@ -18,6 +18,7 @@ from ttmesh.ops.catalogue.operand_rules import check_operands
 from ttmesh.ops.goldens import moreh as goldens
 from ttmesh.ops.moreh.moreh_sums import sum_channels
 from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.spec.shape import Shape
 from ttmesh.tensor.tensor import Tensor
 
 # A norm is described by the local shape it works on: rows of `count` values that are normalised together.
@@ -174,7 +175,8 @@ def _check_backward(operands: Mapping[str, Tensor | None], normalized_dims: int)
     name = "input" if operands["input_grad"] is not None else "parameters"
     check_operands(MOREH_OPERANDS[f"ttnn.moreh_norm_backward {name}"], operands)
     input, grad = operands["input"], operands["output_grad"]
-    assert input is not None and grad is not None, "the first two arguments"
+    assert input is not None, "the second argument"
+    assert grad is not None, "the first argument"
     wrong = "output_grad and input should have the same logical shape."
     require(tuple(grad.shape) == tuple(input.shape), wrong, f"{input.shape}", "Pass the gradient of the forward call.")
     at = max(len(input.shape) - normalized_dims, 0)

@@ -175,6 +175,15 @@ def _check_indexed_fill(call: Call) -> None:
         f"{len(b.shape)}"
     )
     require(len(b.shape) == rank, wrong, "equal ranks", "Reshape one with ttnn.unsqueeze_to_4D or ttnn.reshape.")
+    shapes = a.padded_shape, b.padded_shape
+    for i in range(rank):
+        lengths = [shape[i] for shape in shapes]
+        wrong = (
+            f"indexed_fill: input_a and input_b must have the same size along every dimension except dim {position % rank}; "
+            f"mismatch at dim {i}: input_a.size({i}) = {lengths[0]}, input_b.size({i}) = {lengths[1]}"
+        )
+        same = i == position % rank or lengths[0] == lengths[1]
+        require(same, wrong, f"length {lengths[0]}", "Reshape the second tensor.")
     count = ids.shape.volume()
     wrong = (
         f"indexed_fill: input_b.size({call['dim']}) = {b.shape[position]} must equal the number of indices "
@@ -182,6 +191,9 @@ def _check_indexed_fill(call: Call) -> None:
         f"{count})"
     )
     require(b.shape[position] == count, wrong, f"{count} rows in the second tensor", "Reshape it to as many rows.")
+    require_layout(ids, Layout.ROW_MAJOR, "Batch IDs must be ROW MAJOR")
+    wrong = f"indexed_fill: batch_id must be UINT32 or INT32, got DataType::{ids.dtype.name}"
+    require_dtype(ids, (DataType.UINT32, DataType.INT32), wrong)
 
 
 @op("ttnn.indexed_fill", golden=goldens.indexed_fill, check=_check_indexed_fill, out=make_like_rule(1))

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor as Lanes
 
-from ttmesh.base.dtypes import Arch, Layout
+from ttmesh.base.dtypes import INTEGERS, Arch, Layout
 from ttmesh.base.errors import ShapeError, require
 from ttmesh.chip.numerics import fpu
 from ttmesh.ops.catalogue.definition import op
@@ -77,6 +77,8 @@ def _check(call: Call) -> None:
             expected="a multiple of 32",
             fix="Pad the rows with ttnn.pad.",
         )
+    wrong = f"Input tensor must be BFLOAT16 or FLOAT32, got: DataType::{x.dtype.name}"
+    require(x.dtype not in INTEGERS, wrong, "a float format", "Convert it with ttnn.typecast.")
     if call["use_welford"] and call["negative_mask"] is not None:
         raise ShapeError(
             "Negative mask is not supported with use_welford=True",
