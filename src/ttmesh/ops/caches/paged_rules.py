@@ -52,7 +52,7 @@ def check_users(call: Call) -> None:
         require(users == cache.padded_shape[0], wrong, f"{cache.padded_shape[0]} users", RESHAPE)
     _check_positions(call["update_idxs_tensor"], x)
     _check_shards(call, x)
-    operation = "update cache" if call["fused"] is not None else "paged_update_cache"
+    operation = "paged_update_cache" if call["fused"] is None else "paged_fused_update_cache"
     require_dtype(x, INPUT_FORMATS, f"Data type of input tensor for {operation} must be FLOAT32 or BFLOAT16")
 
 

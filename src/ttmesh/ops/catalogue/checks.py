@@ -74,6 +74,12 @@ def normalize_dim(dim: int, rank: int, wrong: str | None = None) -> int:
     return dim if dim < 0 else dim - max(rank, 1)
 
 
+def outside_rank(dim: int, rank: int) -> str:
+    """What TT-NN says of a dim that it looks up in a shape: a negative one has wrapped around by then."""
+    shown = dim if dim >= 0 else dim + rank + 2**64
+    return f"Index is out of bounds for the rank, should be between 0 and {rank - 1} however is {shown}"
+
+
 def normalize_dims(dim: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
     """The dims of a reduction as negative dims: one, several, or all for None and an empty list."""
     if dim is None or (not isinstance(dim, int) and not len(dim)):

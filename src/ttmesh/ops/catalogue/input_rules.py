@@ -56,6 +56,9 @@ def check_inputs(name: str, check: Callable[[Call], None] | None) -> Callable[[C
             require_unary_output(call)
         if name in UNARY and call.outputs and call.outputs[0] is not None and check is not None:
             check(call)  # of the tensor for the result, before the format of the input
+        if name in REDUCES_TILES and call.specs[0].layout is Layout.ROW_MAJOR:
+            wrong = "Can only tilize bfloat16/float32 or int32/uint32/uint16 or fp8_e4m3 tensors"
+            require_dtype(call.specs[0], EVERY - {UINT8}, wrong)
         if rule is not None and not rule.comes_last:
             rule.check(call.specs[0])
         if check is not None:
@@ -124,6 +127,7 @@ _GENERIC = InputRule(
     "Only FLOAT32, BFLOAT16, BFLOAT8_B, and UINT32 are supported for generic reduction (INT32 is supported for "
     "MAX/MIN/SUM) - got {}",
 )
+REDUCES_TILES = frozenset(f"ttnn.{name}" for name in ("sum", "mean", "max", "min"))  # rows go into tiles first
 _SCAN = InputRule(
     wrong_layout="The provided input tensor has a non-tile layout: ROW_MAJOR.",
     wrong_sharding="ttnn accumulation operations (cumprod, cumsum) do not support sharded input tensors.",

@@ -144,8 +144,9 @@ def _check_output_shape(call: Call) -> None:
     given = call.outputs[0] if call.outputs else None
     shapes = [tuple(reversed(spec.shape)) for spec in call.specs[:2]]
     pairs = list(zip_longest(*shapes, fillvalue=1))
-    if given is not None and all(a == b or 1 in (a, b) for a, b in pairs):
-        require_output_shape(given, [b if a == 1 else a for a, b in reversed(pairs)])
+    in_place = bool(call.tensors) and given is call.tensors[0]  # there the longer of two lengths counts first
+    if given is not None and (in_place or all(a == b or 1 in (a, b) for a, b in pairs)):
+        require_output_shape(given, [max(a, b) if 0 not in (a, b) else 0 for a, b in reversed(pairs)])
 
 
 def _check_shapes(call: Call) -> None:

@@ -51,6 +51,9 @@ def specialise_equal_ranks(function: Callable[..., Tensor], *formats: DataType) 
 
 
 def _check_shapes(call: Call) -> None:
+    for i, first in enumerate(call.specs):
+        for second in call.specs[i + 1 :]:
+            check_tile_broadcast(first, second)
     check_broadcast(*(spec.shape for spec in call.specs))
 
 

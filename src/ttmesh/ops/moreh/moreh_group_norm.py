@@ -116,8 +116,8 @@ def _check_backward(call: Call) -> None:
     for name in ("mean", "rstd"):
         if call[name].shape.volume() != rows:
             raise ShapeError(
-                f"{name} must have logical volume {rows} (batch x groups), got {call[name].shape.volume()}",
-                expected=f"{rows} values",
+                f"{name} must have logical volume {rows}. Got {call[name].shape.volume()}.",
+                expected=f"{rows} values, batch x groups",
                 fix="Pass the statistics of the forward call.",
             )
 

@@ -151,8 +151,10 @@ def repeat_bw(
         dtype = grad_tensor.dtype
         require_layout(grad_tensor, Layout.TILE, "moreh_sum input only supports TILE layout.")
         wrong = "moreh_sum input only supports specific data types. [BFLOAT16, INT32]"
-        accepts = dtype in (DataType.BFLOAT16, DataType.INT32)
-        require(accepts, wrong, "bfloat16 or int32", "Convert it with ttnn.typecast.")
+        accepted = (DataType.BFLOAT16, DataType.INT32)
+        require(dtype in accepted, wrong, "bfloat16 or int32", "Convert it with ttnn.typecast.")
+        wrong = "moreh_sum output only supports specific data types. [BFLOAT16, INT32]"
+        require(input_tensor.dtype in accepted, wrong, "bfloat16 or int32", "Convert it with ttnn.typecast.")
         padded = grad_tensor.padded_shape
         for i, (held, whole) in enumerate(zip(reversed(grad_tensor.shape[-2:]), reversed(padded[-2:]), strict=True)):
             dims = (f"dimension without padding[{i}] ({extent})" for extent in (held, whole))

@@ -34,6 +34,8 @@ def _check(call: Call) -> None:
             expected="inplace=False",
             fix="Pass inplace=False.",
         )
+    wrong = f"Invalid tensor shape: Input tensor must have rank 4. (rank={len(x.shape)})"
+    require(len(x.shape) == 4, wrong, "[batch, 1, rows, channels]", "Reshape it to that shape.")
     in_rows = x.layout is Layout.ROW_MAJOR and not x.memory_config.is_sharded()
     wrong = "group_norm: interleaved (non-sharded) input must be in TILE layout, got ROW_MAJOR."
     on_blackhole = call.mesh.arch() is Arch.BLACKHOLE
