@@ -107,6 +107,9 @@ def _check_update(call: Call) -> None:
     users, rows, offset = cache.padded_shape[0], x.padded_shape[-2], call["batch_offset"]
     wrong = f"Cache tensor batch size ({users}) must be <= input tensor height ({rows})"
     require(users <= rows, wrong, f"{users} rows or more", "Pass a row per user.")
+    batch = -(-users // 32) * 32
+    wrong = f"Input batch height ({rows}) must equal cache batch ({users}) rounded up to a tile"
+    require(rows == batch, wrong, f"{batch} rows", "Pass a row per user, in whole tiles.")
     wrong = f"Batch offset ({offset}) + cache tensor batch size ({users}) must be <= 32"
     require(users >= 32 or offset + users <= 32, wrong, "32 or less", "Pass a smaller batch_offset.")
     wrong = "Batch offset must be 0 when cache tensor batch size >= 32"

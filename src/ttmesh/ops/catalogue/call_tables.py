@@ -332,6 +332,8 @@ def _unfit_dim(call: Any, name: str) -> str:
     return ""
 
 
+_NO_PRODUCT = "Input tensor {} dtype DataType::UINT8 is not supported for binary operation BinaryOpType::MUL"
+
 CALL_RULES: Mapping[str, Rules] = {
     "ttnn.experimental.attn_matmul": _ATTN_MATMUL,
     "ttnn.experimental.group_attn_matmul": _GROUP_ATTN_MATMUL,
@@ -366,6 +368,29 @@ CALL_RULES: Mapping[str, Rules] = {
     ),
     "ttnn.experimental.nlp_create_qkv_heads_boltz": (
         that(lambda call: _has_rank(call, "input", 4), "Unsupported input shape", "[1, rows, rows, width]"),
+    ),
+    **dict.fromkeys(
+        (
+            "ttnn.transformer.scaled_dot_product_attention_decode",
+            "ttnn.transformer.paged_scaled_dot_product_attention_decode",
+            "ttnn.transformer.flash_multi_latent_attention_decode",
+            "ttnn.transformer.paged_flash_multi_latent_attention_decode",
+        ),
+        (
+            that(
+                lambda call: (
+                    call["input_tensor_q"].layout is Layout.TILE or _shards_of(call, "input_tensor_q") is not None
+                ),
+                "ROW_MAJOR Q is only supported when Q is HEIGHT_SHARDED in L1; interleaved ROW_MAJOR Q is not supported. "
+                "Convert Q to TILE layout or shard it.",
+                "TILE_LAYOUT",
+                "Convert it with ttnn.to_layout.",
+            ),
+        ),
+    ),
+    "ttnn.clamped_silu_glu": (
+        formats("gate", "bf16 f32 bf8 bf4 i32 u32 u16", _NO_PRODUCT.format("A")),
+        formats("up", "bf16 f32 bf8 bf4 i32 u32 u16", _NO_PRODUCT.format("B")),
     ),
     "ttnn.mul_bw": tuple(
         that(lambda call, name=name: not _unfit_dim(call, name), lambda call, name=name: _unfit_dim(call, name))

@@ -139,6 +139,12 @@ def _check(call: Call) -> None:
             "supported by binary_backward."
         )
         require(dtype not in INTEGERS, wrong, "a float format", "Convert it with ttnn.typecast.")
+        dtype = call.specs[1].dtype
+        wrong = (
+            f"mul_bw requires floating-point input; got dtype DataType::{dtype.name}. int/uint operands are not supported "
+            "by binary_backward."
+        )
+        require(dtype not in INTEGERS, wrong, "a float format", "Convert it with ttnn.typecast.")
     required = call["are_required_outputs"]
     wrong = "At least one gradient is expected to be calculated."
     require(
