@@ -159,15 +159,15 @@ def _check_create(call: Call) -> None:
         return
     heads, cores = call["num_heads"], shards.num_cores()
     kv = heads if call["num_kv_heads"] is None else call["num_kv_heads"]
-    wrong = None
+    misfit = ""
     if call["transpose_k_heads"]:
-        wrong = "Transpose K heads must be false"
+        misfit = "Transpose K heads must be false"
     elif heads % cores:
-        wrong = f"Number of Q heads ({heads}) must be divisible by number of cores ({cores})"
+        misfit = f"Number of Q heads ({heads}) must be divisible by number of cores ({cores})"
     elif call["input_kv"] is None and kv % cores:
-        wrong = f"Number of KV heads ({kv}) must be divisible by number of cores ({cores})"
-    if wrong:
-        raise ShapeError(wrong, expected="as many heads on every core", fix="Change the shards or unshard the input.")
+        misfit = f"Number of KV heads ({kv}) must be divisible by number of cores ({cores})"
+    if misfit:
+        raise ShapeError(misfit, expected="as many heads on every core", fix="Change the shards or unshard the input.")
 
 
 @op(

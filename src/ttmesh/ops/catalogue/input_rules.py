@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import require
-from ttmesh.ops.catalogue.call_tables import CALL_RULES
 from ttmesh.ops.catalogue.checks import require_dtype, require_unary_output
-from ttmesh.ops.catalogue.operand_rules import check_operands
-from ttmesh.ops.catalogue.operand_tables import OPERAND_RULES
+from ttmesh.ops.requirements.call_tables import CALL_RULES
+from ttmesh.ops.requirements.operand_rules import check_operands
+from ttmesh.ops.requirements.operand_tables import OPERAND_RULES
 from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 

@@ -13,10 +13,10 @@ from ttmesh.base.errors import require
 from ttmesh.chip.numerics import fpu
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.device_programs import like_written, no_programs
-from ttmesh.ops.catalogue.moreh_operands import MOREH_OPERANDS
-from ttmesh.ops.catalogue.operand_rules import check_operands
 from ttmesh.ops.goldens import moreh as goldens
 from ttmesh.ops.moreh.moreh_sums import sum_channels
+from ttmesh.ops.requirements.moreh_operands import MOREH_OPERANDS
+from ttmesh.ops.requirements.operand_rules import check_operands
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.shape import Shape
 from ttmesh.tensor.tensor import Tensor

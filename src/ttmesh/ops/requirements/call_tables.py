@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ttmesh.base.dtypes import Layout
-from ttmesh.ops.catalogue.call_rules import CallRule, equal_lengths_of, padded, same_format, that
-from ttmesh.ops.catalogue.operand_rules import OperandRule, formats, in_dram, memory, only_for, tiles
+from ttmesh.ops.requirements.call_rules import CallRule, equal_lengths_of, padded, same_format, that
+from ttmesh.ops.requirements.operand_rules import OperandRule, formats, in_dram, memory, only_for, tiles
 from ttmesh.tensor.tensor import Tensor
 
 TILE = 32
@@ -332,6 +332,10 @@ def _unfit_dim(call: Any, name: str) -> str:
     return ""
 
 
+def _broadcasts(name: str) -> CallRule:
+    return that(lambda call: not _unfit_dim(call, name), lambda call: _unfit_dim(call, name))
+
+
 _NO_PRODUCT = "Input tensor {} dtype DataType::UINT8 is not supported for binary operation BinaryOpType::MUL"
 
 CALL_RULES: Mapping[str, Rules] = {
@@ -392,8 +396,5 @@ CALL_RULES: Mapping[str, Rules] = {
         formats("gate", "bf16 f32 bf8 bf4 i32 u32 u16", _NO_PRODUCT.format("A")),
         formats("up", "bf16 f32 bf8 bf4 i32 u32 u16", _NO_PRODUCT.format("B")),
     ),
-    "ttnn.mul_bw": tuple(
-        that(lambda call, name=name: not _unfit_dim(call, name), lambda call, name=name: _unfit_dim(call, name))
-        for name in ("input_tensor", "other_tensor")
-    ),
+    "ttnn.mul_bw": tuple(_broadcasts(name) for name in ("input_tensor", "other_tensor")),
 }

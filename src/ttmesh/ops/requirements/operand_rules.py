@@ -8,7 +8,7 @@ from typing import Any
 
 from ttmesh.base.dtypes import BufferType, DataType, Layout, TensorMemoryLayout
 from ttmesh.base.errors import require
-from ttmesh.ops.catalogue.call_rules import CallRule
+from ttmesh.ops.requirements.call_rules import CallRule
 from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ttmesh.ops.catalogue.moreh_operands import MOREH_OPERANDS
-from ttmesh.ops.catalogue.operand_rules import (
+from ttmesh.ops.requirements.moreh_operands import MOREH_OPERANDS
+from ttmesh.ops.requirements.operand_rules import (
     OperandRule,
     equal_lengths,
     formats,

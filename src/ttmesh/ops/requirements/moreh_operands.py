@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ttmesh.ops.catalogue.operand_rules import FORMATS, OperandRule, formats, index_formats, tiles
+from ttmesh.ops.requirements.operand_rules import FORMATS, OperandRule, formats, index_formats, tiles
 
 
 def _moreh(name: str, operands: str, allowed: str = "bf16") -> tuple[OperandRule, ...]:
