@@ -33,7 +33,7 @@ TABLE: dict[str, set[str]] = {
 }
 # room -> the rooms of the same layer it may import. A module in the layer's own folder is named with a dot: "tensor.tensor".
 # Imports for type checkers alone do not count: they do not run.
-_OPERATIONS = {"ops.goldens", "ops.lane_functions", "ops.configs", "ops.catalogue", "ops.stages"}
+_OPERATIONS = {"ops.goldens", "ops.lane_functions", "ops.configs", "ops.requirements", "ops.catalogue", "ops.stages"}
 ROOMS: dict[str, set[str]] = {
     "chip.formats": {"chip.formats.kernels"},
     "chip.formats.kernels": {"chip.formats"},
@@ -60,7 +60,8 @@ ROOMS: dict[str, set[str]] = {
     "ops.lane_functions": set(),
     "ops.configs": {"ops.lane_functions", "ops.goldens"},  # an activation brings its golden
     "ops.buffers": {"ops.stages"},  # the map of a reshape is computed there
-    "ops.catalogue": {"ops.lane_functions", "ops.configs"},
+    "ops.requirements": set(),  # tables of what operands must be
+    "ops.catalogue": {"ops.lane_functions", "ops.configs", "ops.requirements"},
     "ops.stages": {"ops.catalogue"},
     "ops.*": _OPERATIONS,
     "ops.graph": _OPERATIONS,

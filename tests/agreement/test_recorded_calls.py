@@ -19,6 +19,7 @@ CHIP = (
     "one_chip_drawn.jsonl",
     "one_chip_matmul_and_operands.jsonl",
     "one_chip_shards_and_rows.jsonl",
+    "one_chip_changed.jsonl",
 )
 MESH = (
     "mesh_2x4.jsonl",

@@ -41,9 +41,9 @@ from ttmesh.mesh.queue.command_queue import Command
 from ttmesh.ops.catalogue import families
 from ttmesh.ops.catalogue.fpu_defaults import NOT_IN_TABLE
 from ttmesh.ops.catalogue.input_rules import RULES, InputRule
-from ttmesh.ops.catalogue.operand_tables import OPERAND_RULES
 from ttmesh.ops.elementwise import fpu_binary
 from ttmesh.ops.matmul import matmul_fpu
+from ttmesh.ops.requirements.operand_tables import OPERAND_RULES
 from ttmesh.tensor.distribution.allocate import Footprint
 from ttmesh.tensor.spec.kind import kind_of
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig

@@ -316,6 +316,10 @@ def test_decode_attention_and_its_cache_are_one_launch(mesh, launches) -> None:
     users, length, width = 4, 64, 32
     caches = [upload(mesh, torch.randn(4 * users, 1, length, width)) for _ in range(2)]
     q, k = upload(mesh, torch.randn(4, users, 8, width)), upload(mesh, torch.randn(4, users, 1, width))
+    cores = ttnn.CoreRangeSet({ttnn.CoreRange(ttnn.CoreCoord(0, 0), ttnn.CoreCoord(users - 1, 0))})
+    shards = ttnn.ShardSpec(cores, [32, width], ttnn.ShardOrientation.ROW_MAJOR)
+    by_user = ttnn.MemoryConfig(ttnn.TensorMemoryLayout.HEIGHT_SHARDED, ttnn.BufferType.L1, shards)
+    k = ttnn.to_memory_config(k, by_user)
     host_positions = lambda n: ttnn.from_torch(torch.tensor([n, 0, -1, n + 9]), dtype=ttnn.int32)  # noqa: E731
     where = ttnn.to_device(host_positions(0), mesh)
 

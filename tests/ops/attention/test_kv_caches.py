@@ -32,6 +32,15 @@ def put(mesh: Any, values: torch.Tensor, dim: int | None = None, dtype: Any = tt
     )
 
 
+def put_tokens(mesh: Any, values: torch.Tensor, dim: int | None = None) -> Any:
+    """Tokens as the updates of paged caches take them: the heads of every user on a core of its own."""
+    users = values.shape[1] // (mesh.get_num_devices() if dim == 1 else 1)
+    cores = ttnn.CoreRangeSet({ttnn.CoreRange(ttnn.CoreCoord(0, 0), ttnn.CoreCoord(users - 1, 0))})
+    shards = ttnn.ShardSpec(cores, [32, values.shape[-1]], ttnn.ShardOrientation.ROW_MAJOR)
+    config = ttnn.MemoryConfig(ttnn.TensorMemoryLayout.HEIGHT_SHARDED, ttnn.BufferType.L1, shards)
+    return ttnn.to_memory_config(put(mesh, values, dim), config)
+
+
 def storage(tensor: Any) -> int:
     return int(tensor.buffer.cell.values.untyped_storage().data_ptr())
 
@@ -39,7 +48,7 @@ def storage(tensor: Any) -> int:
 @pytest.mark.parametrize("dtype", [ttnn.bfloat16, ttnn.bfloat8_b])
 def test_updates_do_not_copy_the_cache(mesh: Any, dtype: Any) -> None:
     cache = put(mesh, torch.zeros(16, 2, 128, 64), dim=0, dtype=dtype)
-    token = put(mesh, torch.ones(1, 16, 2, 64), dim=1)
+    token = put_tokens(mesh, torch.ones(1, 16, 2, 64), dim=1)
     ttnn.experimental.paged_update_cache(cache, token, update_idxs=[0, 0])
     before = storage(cache)
 
@@ -56,7 +65,7 @@ def test_updates_do_not_copy_the_cache(mesh: Any, dtype: Any) -> None:
 
 def test_a_replicated_cache_splits_when_devices_write_different_tokens(mesh: Any) -> None:
     cache = put(mesh, torch.zeros(1, 2, 64, 64))
-    token = put(mesh, torch.arange(8.0).reshape(1, 8, 1, 1).expand(1, 8, 2, 64).contiguous(), dim=1)
+    token = put_tokens(mesh, torch.arange(8.0).reshape(1, 8, 1, 1).expand(1, 8, 2, 64).contiguous(), dim=1)
 
     ttnn.experimental.paged_update_cache(cache, token, update_idxs=[7])
 
@@ -76,7 +85,7 @@ def test_somebody_who_holds_the_old_values_keeps_them(mesh: Any) -> None:
 
 def test_only_chosen_devices_write(mesh: Any) -> None:
     cache = put(mesh, torch.zeros(1, 2, 64, 64))
-    token = put(mesh, torch.ones(1, 1, 2, 64))
+    token = put_tokens(mesh, torch.ones(1, 1, 2, 64))
 
     ttnn.experimental.paged_update_cache(cache, token, update_idxs=[0], mesh_coords={ttnn.MeshCoordinate(0, 3)})
 
@@ -92,7 +101,7 @@ def test_prompts_longer_than_their_pages_are_refused(mesh: Any) -> None:
 
 
 def test_options_of_pages_need_pages(mesh: Any) -> None:
-    cache, token = put(mesh, torch.zeros(1, 2, 64, 64)), put(mesh, torch.ones(1, 1, 2, 64))
+    cache, token = put(mesh, torch.zeros(1, 2, 64, 64)), put_tokens(mesh, torch.ones(1, 1, 2, 64))
 
     with pytest.raises(RuntimeError, match="cache_position_modulo is only supported in paged mode"):
         ttnn.experimental.paged_update_cache(cache, token, update_idxs=[0], cache_position_modulo=32)

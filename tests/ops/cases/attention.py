@@ -157,9 +157,10 @@ def llama_fused(g: torch.Generator) -> Arguments:
 
 def updates(g: torch.Generator, *, paged: bool) -> Arguments:
     where = {"update_idxs_tensor": ints(torch.tensor([3, -1, 70]))}
+    tokens = On(normal(g, 1, 3, 2, 64), memory_config=users(32))
     if not paged:
-        return [normal(g, 3, 2, 96, 64), normal(g, 1, 3, 2, 64)], where
-    return [normal(g, 10, 2, 32, 64), normal(g, 1, 3, 2, 64)], {**where, "page_table": pages(g, 3, 3, 10)}
+        return [normal(g, 3, 2, 96, 64), tokens], where
+    return [normal(g, 10, 2, 32, 64), tokens], {**where, "page_table": pages(g, 3, 3, 10)}
 
 
 def fill_pages(g: torch.Generator) -> Arguments:
@@ -168,7 +169,8 @@ def fill_pages(g: torch.Generator) -> Arguments:
 
 def fused_updates(g: torch.Generator) -> Arguments:
     first, second = normal(g, 3, 2, 96, 64), normal(g, 3, 2, 96, 64)
-    return [first, normal(g, 1, 3, 2, 64), second, normal(g, 1, 3, 2, 64)], {"update_idxs": [1, 2, 3]}
+    tokens = [On(normal(g, 1, 3, 2, 64), memory_config=users(32, row=row)) for row in range(2)]
+    return [first, tokens[0], second, tokens[1]], {"update_idxs": [1, 2, 3]}
 
 
 def hf_decode(g: torch.Generator) -> Arguments:
@@ -290,8 +292,8 @@ CASES = [
     Case(
         "ttnn.kv_cache.update_cache_for_token_", lambda g: ([normal(g, 3, 2, 96, 64), normal(g, 1, 2, 32, 64), 17], {})
     ),
-    Case("ttnn.experimental.paged_update_cache", lambda g: updates(g, paged=False), FLOATS),
-    Case("ttnn.experimental.paged_update_cache/pages", lambda g: updates(g, paged=True), FLOATS),
+    Case("ttnn.experimental.paged_update_cache", lambda g: updates(g, paged=False)),
+    Case("ttnn.experimental.paged_update_cache/pages", lambda g: updates(g, paged=True)),
     Case("ttnn.experimental.paged_fill_cache", fill_pages, FLOATS),
     Case("ttnn.experimental.paged_fused_update_cache", fused_updates),
     Case(

@@ -18,7 +18,9 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "ttnn.threshold": (1.0, 2.0),
     "ttnn.topk": (32,),
     **dict.fromkeys(("ttnn.polygamma", "ttnn.moreh_softmax", "ttnn.moreh_logsoftmax", "ttnn.moreh_softmin"), (1,)),
-    **dict.fromkeys(("ttnn.cumsum", "ttnn.cumprod", "ttnn.moreh_cumsum", "ttnn.moreh_sum"), (0,)),
+    **dict.fromkeys(
+        ("ttnn.cumsum", "ttnn.cumprod", "ttnn.moreh_cumsum", "ttnn.moreh_cumsum_backward", "ttnn.moreh_sum"), (0,)
+    ),
     **dict.fromkeys(
         ("ttnn.softcap", "ttnn.rpow", "ttnn.leaky_relu", "ttnn.heaviside", "ttnn.fill", "ttnn.rdiv"), (2.0,)
     ),

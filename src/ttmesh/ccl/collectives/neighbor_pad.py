@@ -53,6 +53,14 @@ def neighbor_pad_async(
             expected="0 for both",
             fix="Mask and pad the tensor with other operations.",
         )
+    lists = (("padding_left", padding_left), ("padding_right", padding_right), ("cluster_axis", cluster_axis))
+    for key, given in lists:
+        if len(given) != len(dim):
+            raise MeshError(
+                f"{key} size ({len(given)}) must match dim size ({len(dim)})",
+                expected=f"{len(dim)} numbers",
+                fix="Pass one number per dim.",
+            )
     result = input_tensor
     for step, (pad_dim, left, right, axis) in enumerate(
         zip(dim, padding_left, padding_right, cluster_axis, strict=True)

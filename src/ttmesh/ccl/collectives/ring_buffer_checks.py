@@ -99,6 +99,11 @@ def check_high_bandwidth(
     wanted = list(tensor.padded_shape)
     wanted[dim] *= n
     _require(
+        len(output.shape) == len(wanted),
+        f"Output tensor shape should have same number of dimensions as input tensor but has {len(output.shape)}",
+        f"{len(wanted)} dims", "Allocate it with that shape.",
+    )  # fmt: skip
+    _require(
         list(output.padded_shape) == wanted,
         f"Output tensor shape must be the worst-case gathered shape {Shape(wanted)!r}, got {output.padded_shape!r}",
         f"{wanted}", "Allocate it with that shape.",

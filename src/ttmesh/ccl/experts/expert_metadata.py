@@ -37,6 +37,9 @@ def all_to_all_dispatch_metadata(
     Positions of tokens that a device does not get hold zeros.
     """
     tensors = [input_tensor, expert_indices_tensor, expert_scores_tensor, expert_mapping_tensor]
+    mesh = mesh_of(NAME, tensors)
+    if cluster_axis is not None:
+        check_axis(mesh, cluster_axis)
     require(
         drain_sync_tilizer_core is not None or bool(output_tensors),
         "drain_sync_tilizer_core must be provided explicitly OR persistent output tensors must be provided (so drain core "
@@ -44,9 +47,7 @@ def all_to_all_dispatch_metadata(
         "drain_sync_tilizer_core=",
         "Pass the core that collects the metadata.",
     )
-    mesh = mesh_of(NAME, tensors)
     require(cluster_axis is not None, "Cluster axis argument required", "an axis of the mesh", "Pass cluster_axis.")
-    check_axis(mesh, cluster_axis)
     for name, tensor, dtype in (
         ("Input", input_tensor, DataType.BFLOAT16),
         ("Indices", expert_indices_tensor, DataType.UINT16),

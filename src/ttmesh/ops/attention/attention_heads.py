@@ -16,6 +16,7 @@ from ttmesh.ops.attention.head_rules import (
     check_concat,
     check_segformer,
     check_split_fixed,
+    require_head_tiles,
 )
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
@@ -115,7 +116,8 @@ def _check_rank(call: Call) -> None:
         _check_tied_width(x.shape[3], head_count, head_count + kv)
     elif x.shape[3] % head_count:
         raise ShapeError(
-            f"input hidden dim ({x.shape[3]}) must be divisible by num_q_heads + 2 * num_kv_heads ({head_count})",
+            f"Unsupported input shape: input hidden dim ({x.shape[3]}) must be divisible by num_q_heads + 2 * "
+            f"num_kv_heads ({head_count})",
             expected=f"a multiple of {head_count}",
             fix="Check the head counts.",
         )
@@ -142,6 +144,13 @@ def _check_width_of_keys(call: Call) -> None:
 
 
 def _check_create(call: Call) -> None:
+    x = call.specs[0]
+    rank = len(x.shape)
+    require(rank >= 4, f"ShapeBase[] index out of range. 3 not in [-4, {rank})", "four dims", "Reshape the input.")
+    require_head_tiles(x)
+    length = x.padded_shape[1]
+    wrong = f"Unsupported input sequence length {length} is not equal to 1"
+    require(length == 1, wrong, "[batch, 1, rows, width]", "Reshape the input.")
     _check_rank(call)
     if call["num_heads"] is not None and call["input_kv"] is not None:
         _check_width_of_keys(call)
@@ -150,15 +159,15 @@ def _check_create(call: Call) -> None:
         return
     heads, cores = call["num_heads"], shards.num_cores()
     kv = heads if call["num_kv_heads"] is None else call["num_kv_heads"]
-    wrong = None
+    misfit = ""
     if call["transpose_k_heads"]:
-        wrong = "Transpose K heads must be false"
+        misfit = "Transpose K heads must be false"
     elif heads % cores:
-        wrong = f"Number of Q heads ({heads}) must be divisible by number of cores ({cores})"
+        misfit = f"Number of Q heads ({heads}) must be divisible by number of cores ({cores})"
     elif call["input_kv"] is None and kv % cores:
-        wrong = f"Number of KV heads ({kv}) must be divisible by number of cores ({cores})"
-    if wrong:
-        raise ShapeError(wrong, expected="as many heads on every core", fix="Change the shards or unshard the input.")
+        misfit = f"Number of KV heads ({kv}) must be divisible by number of cores ({cores})"
+    if misfit:
+        raise ShapeError(misfit, expected="as many heads on every core", fix="Change the shards or unshard the input.")
 
 
 @op(
@@ -298,6 +307,8 @@ def _check_head_size(call: Call) -> None:
 
 
 def _check_tiled_heads(call: Call) -> None:
+    x = call.specs[0]
+    require(len(x.shape) == 4, f"Input tensor must have rank 4. Shape: {x.shape!r}", "four dims", "Reshape the input.")
     _check_head_size(call)
     wrong = "Input tensor layout must be TILE but got Layout::ROW_MAJOR"
     require(call.specs[0].layout is Layout.TILE, wrong, "TILE layout", "Convert it with ttnn.to_layout.")
@@ -308,7 +319,6 @@ def _check_tiled_heads(call: Call) -> None:
     golden=goldens.concatenate_heads,
     out=_concat_spec,
     check=_check_tiled_heads,
-    min_rank=4,
 )
 def concatenate_heads(input_tensor: Lanes) -> Lanes:
     """[batch, heads, rows, dim] → [batch, rows, heads · dim]."""

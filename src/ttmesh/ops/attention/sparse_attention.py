@@ -157,6 +157,9 @@ def _check_ring(call: Call) -> None:
             expected="queries, keys and values of one batch",
             fix="Pass tensors of four dims.",
         )
+    widths = queries[-1], keys[-1], values[-1]
+    wrong = "Head dimensions must match. Got Q: {}, K: {}, V: {}".format(*widths)
+    require(len(set(widths)) == 1, wrong, "heads of one size", "Pass queries, keys and values of one head size.")
     if keys[1] != values[1]:
         raise ShapeError(
             f"K and V num_heads must match. Got K: {keys[1]}, V: {values[1]}",

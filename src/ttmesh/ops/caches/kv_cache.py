@@ -28,6 +28,8 @@ def make_writable(cache: Lanes, others: Sequence[Lanes], lane_axes: int) -> Lane
     return cache.expand(*dims, *cache.shape[lane_axes:]).clone(memory_format=torch.contiguous_format)
 
 
+MOVE = "Move it with ttnn.to_memory_config."
+
 # -- contiguous caches -------------------------------------------------------------------------------------------------
 
 
@@ -62,6 +64,13 @@ def _check_shards(x: TensorSpec) -> None:
 def _check_fill(call: Call) -> None:
     _check_shapes(call)
     cache, x, update_idx = call.specs[0], call.specs[1], call["update_idx"]
+    layout = cache.memory_config.memory_layout
+    wrong = (
+        "Cache tensor memory layout must be INTERLEAVED, ND_SHARDED, or HEIGHT_SHARDED (created from ND shard spec) but "
+        f"got TensorMemoryLayout::{layout.name}"
+    )
+    taken = layout in (TensorMemoryLayout.INTERLEAVED, TensorMemoryLayout.ND_SHARDED)
+    require(taken or cache.memory_config.created_with_nd_shard_spec, wrong, "an interleaved cache", MOVE)
     wrong = "Input and cache tensors must have same dtype!"
     require(x.dtype is cache.dtype, wrong, str(cache.dtype), "Convert it with ttnn.typecast.")
     _check_shards(x)
@@ -98,6 +107,9 @@ def _check_update(call: Call) -> None:
     users, rows, offset = cache.padded_shape[0], x.padded_shape[-2], call["batch_offset"]
     wrong = f"Cache tensor batch size ({users}) must be <= input tensor height ({rows})"
     require(users <= rows, wrong, f"{users} rows or more", "Pass a row per user.")
+    batch = -(-users // 32) * 32
+    wrong = f"Input batch height ({rows}) must equal cache batch ({users}) rounded up to a tile"
+    require(rows == batch, wrong, f"{batch} rows", "Pass a row per user, in whole tiles.")
     wrong = f"Batch offset ({offset}) + cache tensor batch size ({users}) must be <= 32"
     require(users >= 32 or offset + users <= 32, wrong, "32 or less", "Pass a smaller batch_offset.")
     wrong = "Batch offset must be 0 when cache tensor batch size >= 32"

@@ -15,6 +15,7 @@ from ttmesh.chip.backends.index_guard import bound_by_select, keep_extremes
 from ttmesh.chip.formats.kernels.gpu_loader import find_gpu_kernels
 from ttmesh.chip.numerics.fpu import write_packed
 from ttmesh.ops.caches.kv_cache import make_writable, reinterpret_tiles
+from ttmesh.ops.caches.paged_rules import check_count, check_pair, check_update, check_users, require_positions
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.device_programs import like_written, no_programs
 from ttmesh.ops.goldens import cache_updates as goldens
@@ -141,38 +142,9 @@ def view_cache(cache: Lanes, block_size: int | None, num_kv_heads: int | None, h
 
 
 def _check_update(call: Call) -> None:
+    check_update(call)
     check_paging(call)
-    cache, x = call.specs[0], call.specs[1]
-    if len(x.shape) != 4 or x.shape[0] != 1:
-        raise ShapeError(
-            f"paged_update_cache got an input of shape {x.shape}",
-            expected="[1, users, heads, head size]",
-            fix="Reshape it to that shape.",
-        )
-    shard_spec = x.memory_config.shard_spec
-    if shard_spec is not None and shard_spec.grid.num_cores() != x.shape[1]:
-        raise ShapeError(
-            f"Input must be sharded over one core per user: num_cores is {shard_spec.grid.num_cores()}, users {x.shape[1]}",
-            expected=f"{x.shape[1]} cores",
-            fix="Shard the input with one core per user.",
-        )
-    if call["page_table"] is None and not call["share_cache"] and cache.shape[0] < x.shape[1]:
-        raise ShapeError(
-            f"Cache batch size ({cache.shape[0]}) is smaller than the input's ({x.shape[1]})",
-            expected="a cache per user",
-            fix="Allocate a cache for every user, or pass share_cache=True.",
-        )
-
-
-def _require_positions(update_idxs: Sequence[int], update_idxs_tensor: Tensor | None) -> list[int]:
-    """The positions as a list; checked at every call, because they are not part of a plan's key."""
-    if not update_idxs and update_idxs_tensor is None:
-        raise ShapeError(
-            "paged_update_cache got no positions",
-            expected="update_idxs or update_idxs_tensor",
-            fix="Pass one of the two.",
-        )
-    return list(update_idxs)
+    check_users(call)
 
 
 def _write_tokens(
@@ -239,6 +211,14 @@ _update_second = device_operation(
 )(_write_tokens)
 
 
+def _read_positions(input: Tensor, update_idxs: Sequence[int], update_idxs_tensor: Tensor | None) -> list[int]:
+    """The positions as a list, one per user."""
+    positions = require_positions(update_idxs, update_idxs_tensor)
+    if positions:
+        check_count(len(positions), input.shape[1] if len(input.shape) > 1 else 0)
+    return positions
+
+
 def find_writing_lanes(
     mesh_coords: Iterable[MeshCoordinate] | None, cache: Tensor
 ) -> tuple[Coords | None, tuple[int, ...]]:
@@ -268,10 +248,11 @@ def paged_update_cache(
 ) -> Tensor:
     """Write one token of every user at that user's position, in place."""
     coords, shape = find_writing_lanes(mesh_coords, cache_tensor)
+    positions = _read_positions(input_tensor, update_idxs, update_idxs_tensor)
     result: Tensor = _update(
         cache=cache_tensor,
         input=input_tensor,
-        update_idxs=_require_positions(update_idxs, update_idxs_tensor),
+        update_idxs=positions,
         update_idxs_tensor=update_idxs_tensor,
         share_cache=share_cache,
         page_table=page_table,
@@ -298,13 +279,14 @@ def paged_fused_update_cache(
 ) -> tuple[Tensor, Tensor]:
     """`paged_update_cache` of two caches (keys and values) at once."""
     coords, shape = find_writing_lanes(mesh_coords, cache_tensor1)
+    check_pair(input_tensor1, input_tensor2)
     results = []
     for run, cache, values in ((_update, cache_tensor1, input_tensor1), (_update_second, cache_tensor2, input_tensor2)):
         results.append(
             run(
                 cache=cache,
                 input=values,
-                update_idxs=_require_positions(update_idxs, update_idxs_tensor),
+                update_idxs=_read_positions(values, update_idxs, update_idxs_tensor),
                 update_idxs_tensor=update_idxs_tensor,
                 share_cache=share_cache,
                 page_table=page_table,
@@ -313,6 +295,7 @@ def paged_fused_update_cache(
                 block_size=None,
                 num_kv_heads=None,
                 cache_position_modulo=None,
+                fused=True,
             )
         )
     return results[0], results[1]

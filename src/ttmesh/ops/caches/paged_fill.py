@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor as Lanes
 
+from ttmesh.base.dtypes import BufferType, DataType
 from ttmesh.base.errors import ShapeError, require
 from ttmesh.base.geometry import MeshCoordinate
 from ttmesh.chip.numerics.fpu import write_packed
@@ -20,6 +21,8 @@ from ttmesh.ops.caches.paged_cache_update import (
     view_cache,
     write_rows,
 )
+from ttmesh.ops.caches.paged_rules import CACHE_FORMATS
+from ttmesh.ops.catalogue.checks import require_dtype, require_interleaved
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.device_programs import like_written
 from ttmesh.ops.goldens import cache_updates as goldens
@@ -27,10 +30,24 @@ from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
+PAGE_NUMBER_BYTES, L1_ALIGNMENT, DRAM_ALIGNMENT = 4, 16, 32
+
 
 def _check(call: Call) -> None:
-    check_paging(call, per_user=False)
     cache, x, table = call["cache"].spec, call["input"].spec, call["page_table"].spec
+    shown = f"DataType::{cache.dtype.name}"
+    listed = "FLOAT32, BFLOAT16, BFLOAT8_B, or BFLOAT4_B"
+    wrong = f"Data type of cache tensor for paged_fill_cache must be {listed} and is {shown}"
+    require_dtype(cache, CACHE_FORMATS, wrong)
+    wrong = (
+        f"Input tensor dtype (DataType::{x.dtype.name}) must match cache tensor dtype ({shown}) for paged_fill_cache; "
+        "cast prefill K/V to the cache's dtype"
+    )
+    require_dtype(x, cache.dtype, wrong)
+    require_interleaved(x, "Expect input_tensor to have memory layout INTERLEAVED")
+    require_interleaved(table, "Expect page_table_tensor to have memory layout INTERLEAVED")
+    require_dtype(table, DataType.INT32, "Expect page_table_tensor to have datatype INT32")
+    check_paging(call, per_user=False)
     size = call["block_size"] or cache.shape[2]
     pages = table.shape[-1]
     if x.shape[-2] > pages * size and call["cache_position_modulo"] is None:
@@ -39,12 +56,6 @@ def _check(call: Call) -> None:
             expected=f"at most {pages * size} tokens",
             fix="Give the user more pages.",
         )
-    cache = call["cache"]
-    wrong = (
-        f"Input tensor dtype (DataType::{call['input'].dtype.name}) must match cache tensor dtype "
-        f"(DataType::{cache.dtype.name}) for paged_fill_cache; cast prefill K/V to the cache's dtype"
-    )
-    require(call["input"].dtype is cache.dtype, wrong, str(cache.dtype), "Convert it with ttnn.typecast.")
     index = call["batch_idx_tensor"]
     if index is not None and index.shape.volume() != x.shape[0]:
         raise ShapeError(
@@ -60,6 +71,10 @@ def _check(call: Call) -> None:
             expected="one length",
             fix="Pass a tensor of one element.",
         )
+    row_bytes = -(-pages * PAGE_NUMBER_BYTES // L1_ALIGNMENT) * L1_ALIGNMENT
+    aligned = table.buffer_type is not BufferType.L1 or row_bytes % DRAM_ALIGNMENT == 0
+    wrong = "page table page size in bytes must be a multiple of 32 due to address alignment"
+    require(aligned, wrong, "a page table in DRAM", "Move it with ttnn.to_memory_config.")
 
 
 @device_operation(

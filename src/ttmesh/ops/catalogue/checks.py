@@ -35,6 +35,24 @@ def require_memory_layout(spec: TensorSpec, layout: TensorMemoryLayout, name: st
     require(spec.memory_config.memory_layout is layout, wrong, f"TensorMemoryLayout.{layout.name}", fix)
 
 
+FREELY_CONVERTED = (DataType.BFLOAT16, DataType.FLOAT32, DataType.BFLOAT8_B)
+
+
+def require_unary_output(call: Call) -> None:
+    """Raise for a tensor of the caller in a format that a unary program does not write from its input's."""
+    given = call.outputs[0] if call.outputs else None
+    if given is None or not call.specs:
+        return
+    source, target = call.specs[0].dtype, given.dtype
+    wrong = (
+        f"Preallocated output dtype DataType::{target.name} is not compatible with input dtype DataType::{source.name}. "
+        "Integer and float dtypes cannot be mixed; mixed floating-point output is limited to BFLOAT16, FLOAT32, and "
+        "BFLOAT8_B"
+    )
+    taken = source is target or (source in FREELY_CONVERTED and target in FREELY_CONVERTED)
+    require(taken, wrong, f"{source.name.lower()}, or both of these", "Allocate the output in another format.")
+
+
 def require_dtype(spec: TensorSpec | Tensor, allowed: DataType | Collection[DataType], wrong: str) -> None:
     """Raise for formats that an operation does not accept."""
     formats = (allowed,) if isinstance(allowed, DataType) else allowed
@@ -54,6 +72,12 @@ def normalize_dim(dim: int, rank: int, wrong: str | None = None) -> int:
     wrong = wrong or f"Dimension out of range (expected to be in range of [{lowest},{highest}], but got {dim})"
     require(lowest <= dim <= highest, wrong, f"a dim in [{lowest}, {highest}]", "Check the rank.")
     return dim if dim < 0 else dim - max(rank, 1)
+
+
+def outside_rank(dim: int, rank: int) -> str:
+    """What TT-NN says of a dim that it looks up in a shape: a negative one has wrapped around by then."""
+    shown = dim if dim >= 0 else dim + rank + 2**64
+    return f"Index is out of bounds for the rank, should be between 0 and {rank - 1} however is {shown}"
 
 
 def normalize_dims(dim: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:

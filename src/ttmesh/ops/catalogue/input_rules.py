@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import require
-from ttmesh.ops.catalogue.checks import require_dtype
-from ttmesh.ops.catalogue.operand_rules import check_operands
-from ttmesh.ops.catalogue.operand_tables import OPERAND_RULES
+from ttmesh.ops.catalogue.checks import require_dtype, require_unary_output
+from ttmesh.ops.requirements.call_tables import CALL_RULES
+from ttmesh.ops.requirements.operand_rules import check_operands
+from ttmesh.ops.requirements.operand_tables import OPERAND_RULES
 from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
@@ -45,14 +46,19 @@ class InputRule:
 
 def check_inputs(name: str, check: Callable[[Call], None] | None) -> Callable[[Call], None] | None:
     """Combine an operation's check with the rules of its input and its operands, if it has such."""
-    rule, operand_rules = RULES.get(name), OPERAND_RULES.get(name, ())
-    if rule is None and not operand_rules:
+    rule, operand_rules = RULES.get(name), (*OPERAND_RULES.get(name, ()), *CALL_RULES.get(name, ()))
+    if rule is None and not operand_rules and name not in UNARY_WITH_NUMBERS:
         return check
 
     def check_both(call: Call) -> None:
         check_operands(operand_rules, call)
+        if name in UNARY_WITH_NUMBERS and len(call.specs) == 1:
+            require_unary_output(call)
         if name in UNARY and call.outputs and call.outputs[0] is not None and check is not None:
             check(call)  # of the tensor for the result, before the format of the input
+        if name in REDUCES_TILES and call.specs[0].layout is Layout.ROW_MAJOR:
+            wrong = "Can only tilize bfloat16/float32 or int32/uint32/uint16 or fp8_e4m3 tensors"
+            require_dtype(call.specs[0], EVERY - {UINT8}, wrong)
         if rule is not None and not rule.comes_last:
             rule.check(call.specs[0])
         if check is not None:
@@ -89,6 +95,24 @@ UNARY: Mapping[str, InputRule] = {
     **_unary("leaky_relu", (INT32,)),
 }
 
+# Of one tensor and numbers: TT-NN runs a unary program, which writes fewer formats than a binary one.
+UNARY_WITH_NUMBERS = frozenset(
+    f"ttnn.{name}"
+    for name in (
+        "where",
+        "maximum",
+        "minimum",
+        "pow",
+        "remainder",
+        "clamp",
+        "bitwise_and",
+        "bitwise_or",
+        "bitwise_xor",
+        "bitwise_left_shift",
+        "bitwise_right_shift",
+    )
+)
+
 _IN_CHAINS = {
     **UNARY,
     **_unary("abs", (INT32,)),
@@ -103,6 +127,7 @@ _GENERIC = InputRule(
     "Only FLOAT32, BFLOAT16, BFLOAT8_B, and UINT32 are supported for generic reduction (INT32 is supported for "
     "MAX/MIN/SUM) - got {}",
 )
+REDUCES_TILES = frozenset(f"ttnn.{name}" for name in ("sum", "mean", "max", "min"))  # rows go into tiles first
 _SCAN = InputRule(
     wrong_layout="The provided input tensor has a non-tile layout: ROW_MAJOR.",
     wrong_sharding="ttnn accumulation operations (cumprod, cumsum) do not support sharded input tensors.",
@@ -110,7 +135,7 @@ _SCAN = InputRule(
 )
 REDUCTION: Mapping[str, InputRule] = {
     **dict.fromkeys(("ttnn.sum", "ttnn.mean", "ttnn.max", "ttnn.min"), _GENERIC),
-    **dict.fromkeys(("ttnn.cumsum", "ttnn.cumprod", "ttnn.moreh_cumsum"), _SCAN),
+    **dict.fromkeys(("ttnn.cumsum", "ttnn.cumprod", "ttnn.moreh_cumsum", "ttnn.moreh_cumsum_backward"), _SCAN),
     "ttnn.topk": InputRule(
         frozenset({BFLOAT16, BFLOAT8_B, FLOAT32}),
         "Input tensor must be BFLOAT16, BFLOAT8_B, or FLOAT32, got: {}",
@@ -160,27 +185,12 @@ MOREH: Mapping[str, InputRule] = {
     "ttnn.moreh_sum": _moreh("moreh_sum", (BFLOAT16, INT32)),
     **dict.fromkeys(("ttnn.moreh_norm", "ttnn.moreh_abs_pow"), _moreh("moreh_abs_pow", (BFLOAT16, INT32))),
     **dict.fromkeys(("ttnn.moreh_matmul", "ttnn.moreh_bmm", "ttnn.moreh_linear"), _moreh("moreh_matmul")),
-    "ttnn.moreh_sum_backward": _moreh("moreh_sum_backward", operand="output_grad"),
-    "ttnn.moreh_mean_backward": _moreh("moreh_mean_backward", operand="output_grad"),
-    "ttnn.moreh_norm_backward": _moreh("moreh_norm_backward"),
-    "ttnn.moreh_group_norm": _moreh("moreh_group_norm"),
-    "ttnn.moreh_group_norm_backward": _moreh("moreh_group_norm_backward_input_grad", operand="output_grad"),
-    "ttnn.moreh_norm_backward input": _moreh("moreh_layer_norm_backward_input_grad", operand="output_grad"),
-    "ttnn.moreh_layer_norm": InputRule(frozenset({BFLOAT16}), "moreh_layer_norm only supports bfloat16. Got: {}"),
     "ttnn.moreh_clip_grad_norm": _moreh("moreh_clip_grad_norm_step1"),
     "ttnn.moreh_adam": _moreh("moreh_adam", operand="params_in"),
     "ttnn.moreh_adamw": _moreh("moreh_adamw", (BFLOAT16, BFLOAT8_B), operand="param_in"),
     "ttnn.moreh_sgd": _moreh("moreh_sgd", operand="params_in"),
     **dict.fromkeys(
         ("ttnn.moreh_dot", "ttnn.moreh_times"), InputRule(frozenset({BFLOAT16, BFLOAT8_B}), "Unsupported data format")
-    ),
-    **dict.fromkeys(
-        ("ttnn.moreh_softmax_backward", "ttnn.moreh_softmin_backward", "ttnn.moreh_logsoftmax_backward"),
-        InputRule(
-            frozenset({BFLOAT16, BFLOAT8_B}),
-            "Output_tensor dtype should be bfloat16 or bfloat8_b",
-            wrong_layout="Output to softmax must be tilized",
-        ),
     ),
     "ttnn.moreh_fold": InputRule(layout=Layout.ROW_MAJOR, wrong_layout="Fold: only support input in ROW_MAJOR"),
     **dict.fromkeys(("ttnn.moreh_softmax", "ttnn.moreh_logsoftmax", "ttnn.moreh_softmin"), _MOREH_SOFTMAX),

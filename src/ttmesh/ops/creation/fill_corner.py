@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ttmesh.base.dtypes import DataType, Layout
+from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout
 from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.checks import require_dtype
 from ttmesh.ops.catalogue.definition import op
@@ -19,6 +19,9 @@ from ttmesh.tensor.spec.tensor_spec import TensorSpec
 def _check_fill(call: Call) -> None:
     n, c, h, w = (call[name] for name in "NCHW")
     corner_height, corner_width = call["hOnes"], call["wOnes"]
+    wrong = "Only TILE layout is supported for BFLOAT8_B dtype!"  # of the result, which is made first
+    rows = call.specs[0].dtype not in BLOCK_FLOATS
+    require(rows, wrong, "bfloat16", "Convert it with ttnn.typecast.")
     wrong = f"All dimensions must be positive: N={n}, C={c}, H={h}, W={w}"
     require(min(n, c, h, w) > 0, wrong, "positive dims", "Ask for at least one element in every dim.")
     wrong = (
@@ -30,8 +33,12 @@ def _check_fill(call: Call) -> None:
         f"a corner of at most {h} x {w}",
         "Make the corner smaller, or the tensor larger.",
     )
-    wrong = f"Input tensor dtype must be BFLOAT16 but got {call.specs[0].dtype}"
+    wrong = f"Input tensor dtype must be BFLOAT16 but got DataType::{call.specs[0].dtype.name}"
     require_dtype(call.specs[0], DataType.BFLOAT16, wrong)
+    configs = call.specs[0].memory_config, call["memory_config"]
+    interleaved = all(config is None or config.shard_spec is None for config in configs)
+    wrong = "FillRM does not currently support sharding"
+    require(interleaved, wrong, "interleaved memory", "Move it with ttnn.to_memory_config.")
 
 
 def _fill_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:

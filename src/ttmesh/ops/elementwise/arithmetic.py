@@ -13,7 +13,13 @@ from ttmesh.base.dtypes import DataType, bfloat8_b, bfloat16, float32, int32, ui
 from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.elementwise.binary import OPERANDS, fuse_activations
-from ttmesh.ops.elementwise.binary_rules import binary_spec, check_binary, check_broadcast, has_integers_and_number
+from ttmesh.ops.elementwise.binary_rules import (
+    binary_spec,
+    check_binary,
+    check_broadcast,
+    check_tile_broadcast,
+    has_integers_and_number,
+)
 from ttmesh.ops.elementwise.ternary import equalize_operands
 from ttmesh.ops.goldens import operands as goldens
 from ttmesh.ops.lane_functions.unary_functions import to_float32
@@ -41,6 +47,8 @@ def _check_scaled(op_type: str) -> Callable[[Call], None]:
 
 
 def _check(call: Call) -> None:
+    if len(call.specs) > 1:
+        check_tile_broadcast(*call.specs[:2])
     check_broadcast(*(spec.shape for spec in call.specs))
 
 

@@ -139,6 +139,12 @@ def _check(call: Call) -> None:
             "supported by binary_backward."
         )
         require(dtype not in INTEGERS, wrong, "a float format", "Convert it with ttnn.typecast.")
+        dtype = call.specs[1].dtype
+        wrong = (
+            f"mul_bw requires floating-point input; got dtype DataType::{dtype.name}. int/uint operands are not supported "
+            "by binary_backward."
+        )
+        require(dtype not in INTEGERS, wrong, "a float format", "Convert it with ttnn.typecast.")
     required = call["are_required_outputs"]
     wrong = "At least one gradient is expected to be calculated."
     require(
@@ -175,6 +181,8 @@ def _define_gradients(name: str, gradients: Gradients) -> OpFunction:
         are_required_outputs: Sequence[bool] = ALL,
         **options: Any,
     ) -> list[Tensor | None]:
+        if name in ("fmod", "remainder") and not isinstance(other_tensor, Tensor):
+            return [grad_tensor]  # whatever the input's shape
         operands = [input_tensor] + ([other_tensor] if isinstance(other_tensor, Tensor) else [])
         g, a, b = equalize_operands(
             lane_axes,

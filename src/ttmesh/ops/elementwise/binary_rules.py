@@ -123,10 +123,15 @@ def _check_number(call: Call, name: str) -> None:
     number = call["input_tensor_a"] if isinstance(second, Tensor) else second
     if dtype not in RANGES or not isinstance(number, float):
         return
+    check_represented(f"Binary operation {name}", dtype, number)
+
+
+def check_represented(operation: str, dtype: DataType, number: float) -> None:
+    """Raise for a number that TT-NN would not pack as a 32-bit integer of this format."""
     lowest, highest = RANGES[dtype]
     text = f"{number:g}"
     wrong = (
-        f"Binary operation {name} with a DataType::{dtype.name} tensor cannot represent the scalar {text}: only a finite "
+        f"{operation} with a DataType::{dtype.name} tensor cannot represent the scalar {text}: only a finite "
         f"integer within the range of DataType::{dtype.name} survives being packed as one, and this value would be changed "
         "silently. Typecast the input to a floating-point dtype first."
     )
@@ -139,8 +144,9 @@ def _check_output_shape(call: Call) -> None:
     given = call.outputs[0] if call.outputs else None
     shapes = [tuple(reversed(spec.shape)) for spec in call.specs[:2]]
     pairs = list(zip_longest(*shapes, fillvalue=1))
-    if given is not None and all(a == b or 1 in (a, b) for a, b in pairs):
-        require_output_shape(given, [b if a == 1 else a for a, b in reversed(pairs)])
+    in_place = bool(call.tensors) and given is call.tensors[0]  # there the longer of two lengths counts first
+    if given is not None and (in_place or all(a == b or 1 in (a, b) for a, b in pairs)):
+        require_output_shape(given, [max(a, b) if 0 not in (a, b) else 0 for a, b in reversed(pairs)])
 
 
 def _check_shapes(call: Call) -> None:

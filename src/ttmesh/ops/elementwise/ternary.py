@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ttmesh.base.dtypes import DataType, Layout, bfloat8_b, bfloat16, float32, int32, uint32
+from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, Layout, bfloat8_b, bfloat16, float32, int32, uint32
 from ttmesh.base.errors import require
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.program_keys import ternary_call_key, ternary_programs
@@ -17,8 +17,10 @@ from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.elementwise.binary_rules import (
     FLOAT,
     FLOAT_32_BIT,
+    RANGES,
     binary_spec,
     check_broadcast,
+    check_represented,
     check_tile_broadcast,
     is_tensor,
 )
@@ -49,6 +51,9 @@ def specialise_equal_ranks(function: Callable[..., Tensor], *formats: DataType) 
 
 
 def _check_shapes(call: Call) -> None:
+    for i, first in enumerate(call.specs):
+        for second in call.specs[i + 1 :]:
+            check_tile_broadcast(first, second)
     check_broadcast(*(spec.shape for spec in call.specs))
 
 
@@ -86,6 +91,9 @@ def _check_where(call: Call) -> None:
         wrong = f"ttnn.where: shapes {shapes} do not broadcast in a pattern the ternary kernel supports"
         require(fits, wrong, "equal heights and widths, or 1", "Reshape one of the operands.")
     elif len(specs) == 2:
+        number = call["false_value"] if is_tensor(call["true_value"]) else call["true_value"]
+        if specs[1].dtype in RANGES and isinstance(number, float):
+            check_represented("ttnn.where", specs[1].dtype, number)
         kind = "WHERE_TTS" if is_tensor(call["true_value"]) else "WHERE_TST"
         check_tile_broadcast(*specs)
         a, b = (specs[1].dtype if _casts_predicate(specs) else specs[0].dtype), specs[1].dtype
@@ -94,6 +102,11 @@ def _check_where(call: Call) -> None:
             require(dtype in FLOAT_32_BIT, wrong, "floats or 32-bit integers", "Convert it with ttnn.typecast.")
         wrong = f"Mixed dtype is not supported for binary operation BinaryOpType.{kind}, dtype A: {a}, dtype B: {b}"
         require(a is b, wrong, "operands of one format", "Convert one with ttnn.typecast.")
+    else:
+        dtype = specs[0].dtype
+        wrong = f"Unary: UnaryOpType::WHERE_TSS does not support integer input dtype DataType::{dtype.name}"
+        taken = dtype not in (DataType.UINT16, DataType.UINT8)
+        require(taken, wrong, "floats or 32-bit integers", "Convert it with ttnn.typecast.")
     _check_shapes(call)
 
 
@@ -200,6 +213,26 @@ def addcdiv(input_a: Tensor, input_b: Tensor, input_c: Tensor, value: float, lan
     return _addcdiv(a, b, c, value)
 
 
+def _takes_several_programs(specs: Sequence[TensorSpec]) -> bool:
+    """Whether lerp runs binary programs: of integers, and where the ternary one does not broadcast these shapes."""
+    extents = [tuple((1, 1, *spec.shape)[-2:]) for spec in specs]
+    whole = tuple(map(max, zip(*extents, strict=True)))
+    uneven = any(extent != whole for extent in extents)
+    broadcasts = all(length in (1, most) for extent in extents for length, most in zip(extent, whole, strict=True))
+    blocks = any(spec.dtype in BLOCK_FLOATS for spec in specs)
+    return not broadcasts or (blocks and uneven) or all(spec.dtype is int32 for spec in specs)
+
+
+def _check_lerp(call: Call) -> None:
+    """Several programs take operands of one format; the ternary program takes rows in shards alone."""
+    if _takes_several_programs(call.specs):
+        for name, spec in zip(("end", "weight"), call.specs[1:], strict=False):
+            wrong = f"Expected the same dtype as start (input), for {name}"
+            same = spec.dtype is call.specs[0].dtype
+            require(same, wrong, f"{call.specs[0].dtype.name.lower()}", "Convert it with ttnn.typecast.")
+    _check_tiles(call)
+
+
 def _check_tiles(call: Call) -> None:
     """One ternary program takes rows in shards alone."""
     _check_shapes(call)
@@ -208,7 +241,8 @@ def _check_tiles(call: Call) -> None:
         "layout: 0"
     )
     first = call.specs[0]
-    tiled = first.layout is Layout.TILE or first.memory_config.is_sharded() or first.dtype not in FLOAT
+    several = _takes_several_programs(call.specs) and first.dtype not in FLOAT
+    tiled = first.layout is Layout.TILE or first.memory_config.is_sharded() or several
     require(tiled, wrong, "TILE layout", "Convert it with ttnn.to_layout.")
 
 
@@ -222,7 +256,7 @@ def _lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
     "ttnn.lerp",
     golden=goldens.lerp,
     out=binary_spec(),
-    check=_check_tiles,
+    check=_check_lerp,
     programs=ternary_programs("LERP", "input", "end", "weight"),
     scratch=ternary_buffers,
     runtime=("weight",),

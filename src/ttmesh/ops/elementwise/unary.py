@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
-from ttmesh.base.dtypes import ELEMENT_BYTES, INTEGERS, Arch, DataType
-from ttmesh.base.errors import MeshError, ShapeError, require
+from ttmesh.base.dtypes import ELEMENT_BYTES, Arch, DataType
+from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.chip.formats.storage import lane_dtype
+from ttmesh.ops.catalogue.checks import require_unary_output
 from ttmesh.ops.catalogue.definition import OpFunction, composite, op
-from ttmesh.ops.catalogue.input_rules import UNARY_TYPES
+from ttmesh.ops.catalogue.input_rules import UNARY, UNARY_TYPES
 from ttmesh.ops.catalogue.program_keys import unary_programs
 from ttmesh.ops.catalogue.spec_rules import Inferred, like_first, make_output_spec
 from ttmesh.ops.configs.activations import Activation, apply
@@ -29,7 +30,8 @@ BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
 
 def check_output(call: Call) -> None:
-    """Raise for an output tensor of another shape or layout."""
+    """Raise for an output tensor of another format, shape or layout, and between these for the input's format."""
+    require_unary_output(call)
     given = call.outputs[0] if call.outputs else None
     if given is None:
         return
@@ -41,6 +43,9 @@ def check_output(call: Call) -> None:
             expected="equal shapes",
             fix="Allocate the output with the input's shape.",
         )
+    rule = UNARY.get(call.name)
+    if rule is not None:
+        rule.check(spec)
     if given.layout is not spec.layout:
         raise MeshError(
             f"Unary: Output format (tile/row-major) must match input when preallocated. Output: {given.layout}, "
@@ -48,13 +53,6 @@ def check_output(call: Call) -> None:
             expected="equal layouts",
             fix="Allocate the output in the input's layout.",
         )
-    wrong = (
-        f"Preallocated output dtype DataType::{given.dtype.name} is not compatible with input dtype "
-        f"DataType::{spec.dtype.name}. Integer and float dtypes cannot be mixed;"
-    )
-    require(
-        (given.dtype in INTEGERS) == (spec.dtype in INTEGERS), wrong, "one kind of numbers", "Allocate another output."
-    )
 
 
 PAIRING = ("alt_complex_rotate90",)  # of two columns: a single number pairs with the padding

@@ -9,19 +9,22 @@ from torch.nn import functional as F
 
 from ttmesh.base.errors import require
 from ttmesh.chip.numerics import fpu
+from ttmesh.ops.catalogue.checks import require_dtype
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.configs.activations import Activation, apply
 from ttmesh.ops.configs.block_buffers import check_buffers
 from ttmesh.ops.goldens import model_blocks as goldens
 from ttmesh.ops.lane_functions.lane_broadcast import equalize_ranks
 from ttmesh.ops.norm.layer_norm import apply_affine, normalize_rms
-from ttmesh.ops.norm.layer_norm_rules import check_parameters
+from ttmesh.ops.norm.layer_norm_rules import FORMATS, check_parameters
 from ttmesh.tensor.calls.operation import Call
 
 GOLDEN_ACTIVATIONS: dict[str, Callable[[Lanes], Lanes]] = {"SILU": F.silu, "GELU": F.gelu, "RELU": F.relu}
 
 
 def _check_norm(call: Call) -> None:
+    x = call["input_tensor"].spec
+    require_dtype(x, FORMATS, f"Input tensor must be FLOAT32, BFLOAT16, or BFLOAT8_B, got: DataType::{x.dtype.name}")
     check_parameters(call)
     memory = call["memory_config"]
     kept = not call.specs[0].memory_config.is_sharded() or memory is None or memory.is_sharded()

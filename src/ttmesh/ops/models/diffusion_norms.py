@@ -13,9 +13,9 @@ from ttmesh.ops.attention.attention_heads import to_heads
 from ttmesh.ops.attention.rotary_embedding import apply_pair_rotary
 from ttmesh.ops.catalogue.checks import require_dtype, require_layout
 from ttmesh.ops.catalogue.definition import op
-from ttmesh.ops.catalogue.operand_rules import wide_destination
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import normalization as goldens
+from ttmesh.ops.requirements.operand_rules import wide_destination
 from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 

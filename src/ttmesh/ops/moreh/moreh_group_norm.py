@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
@@ -104,13 +104,20 @@ def _backward(
     return [value if is_required else None for value, is_required in zip(results, required, strict=True)]
 
 
+def _backward_programs(call: Call) -> tuple[Hashable, ...]:
+    """One program for the input's gradient, one for those of gamma and beta."""
+    of_input, *of_parameters = call["are_required_outputs"]
+    kinds = [kind for kind, needed in (("input", of_input), ("parameters", any(of_parameters))) if needed]
+    return tuple((call.name, kind, call.specs, call["num_groups"]) for kind in kinds)
+
+
 def _check_backward(call: Call) -> None:
     rows = call["input"].shape[0] * call["num_groups"]
     for name in ("mean", "rstd"):
         if call[name].shape.volume() != rows:
             raise ShapeError(
-                f"{name} must have logical volume {rows} (batch x groups), got {call[name].shape.volume()}",
-                expected=f"{rows} values",
+                f"{name} must have logical volume {rows}. Got {call[name].shape.volume()}.",
+                expected=f"{rows} values, batch x groups",
                 fix="Pass the statistics of the forward call.",
             )
 
@@ -121,6 +128,7 @@ def _check_backward(call: Call) -> None:
     out=_make_spec_rule(BACKWARD),
     outputs=BACKWARD,
     check=_check_backward,
+    programs=_backward_programs,
 )
 def moreh_group_norm_backward(
     output_grad: Lanes,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor as Lanes
 
 from ttmesh.base.dtypes import DataType, Layout
-from ttmesh.base.errors import MeshError, require
+from ttmesh.base.errors import MeshError
 from ttmesh.chip.numerics import fpu
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.device_programs import like_written, no_programs
@@ -51,12 +51,7 @@ def _compute_losses(x: Lanes, target: Lanes, weight: Lanes | None, ignore_index:
     return -log_probabilities * _gather_weights(target, weight, classes, ignore_index, lane_axes)
 
 
-def _check_loss(call: Call) -> None:
-    wrong = "input tensor type must be bfloat16"
-    require(call.specs[0].dtype is DataType.BFLOAT16, wrong, "bfloat16", "Convert it with ttnn.typecast.")
-
-
-@device_operation("ttnn.moreh_nll_loss", check=_check_loss, runtime=("ignore_index",), stages=nll_loss_stages)
+@device_operation("ttnn.moreh_nll_loss", runtime=("ignore_index",), stages=nll_loss_stages)
 def _compute_loss(
     input: Lanes,
     target: Lanes,
@@ -156,7 +151,6 @@ def _unreduced_backward(
     return _scatter_to_classes(index, -output_grad.float() * factor, classes, lane_axes)
 
 
-@device_operation("ttnn.moreh_nll_loss_backward", out=_grad_spec)
 def _backward(
     target_tensor: Lanes,
     output_grad_tensor: Lanes,
@@ -177,8 +171,11 @@ def _backward(
     return _unreduced_backward(target_tensor, grad, weight_tensor, classes, ignore_index, lane_axes)
 
 
+_OF_A_SUM = device_operation("ttnn.moreh_nll_loss_backward", out=_grad_spec)(_backward)
+_OF_EVERY_TARGET = device_operation("ttnn.moreh_nll_loss_unreduced_backward", out=_grad_spec)(_backward)
+
+
 def _run_backward(
-    name: str,
     target: Tensor,
     grad: Tensor,
     weight: Tensor | None,
@@ -189,23 +186,19 @@ def _run_backward(
     *,
     reduced: bool,
 ) -> Tensor:
-    for operand, tensor in (("output_grad", grad), ("weight", weight), ("divisor", divisor), ("input_grad", output)):
-        if tensor is not None:
-            wrong = f"Invalid {operand}_tensor dtype DataType::{tensor.dtype.name}"
-            require(tensor.dtype is DataType.BFLOAT16, wrong, "bfloat16", "Convert it with ttnn.typecast.")
-    classes = output.shape[1] if output is not None else weight.shape.volume() if weight is not None else None
-    if classes is None:
+    operation = _OF_A_SUM if reduced else _OF_EVERY_TARGET
+    if output is None:
         raise MeshError(
-            f"{name} does not know the number of classes",
-            expected="input_grad_tensor= or weight_tensor=",
-            fix="Pass input_grad_tensor or weight_tensor.",
+            f"{operation.operation.name.removeprefix('ttnn.')} not support creating output tensors.",
+            expected="input_grad_tensor=",
+            fix="Allocate a tensor for the gradient and pass it.",
         )
-    result: Tensor = _backward(
+    result: Tensor = operation(
         target_tensor=target,
         output_grad_tensor=grad,
         weight_tensor=weight,
         divisor_tensor=divisor,
-        classes=classes,
+        classes=output.shape[1],
         reduced=reduced,
         ignore_index=ignore_index,
         memory_config=memory_config,
@@ -227,7 +220,7 @@ def moreh_nll_loss_backward(
 ) -> Tensor:
     """The gradient of the log probabilities, of a summed or mean loss."""
     return _run_backward(
-        "ttnn.moreh_nll_loss_backward", target_tensor, output_grad_tensor, weight_tensor,
+        target_tensor, output_grad_tensor, weight_tensor,
         divisor_tensor if reduction_mean else None, input_grad_tensor, ignore_index, memory_config, reduced=True,
     )  # fmt: skip
 
@@ -243,6 +236,6 @@ def moreh_nll_loss_unreduced_backward(
 ) -> Tensor:
     """The gradient of the log probabilities, of the loss of every target."""
     return _run_backward(
-        "ttnn.moreh_nll_loss_unreduced_backward", target_tensor, output_grad_tensor, weight_tensor, None,
+        target_tensor, output_grad_tensor, weight_tensor, None,
         input_grad_tensor, ignore_index, memory_config, reduced=False,
     )  # fmt: skip

@@ -17,6 +17,7 @@ from ttmesh.ops.goldens import moreh as goldens
 from ttmesh.ops.lane_functions.gemm import matmul_lanes
 from ttmesh.ops.lane_functions.lane_broadcast import align_mesh_dims, equalize_ranks, flatten_lanes
 from ttmesh.ops.matmul.matmul import transpose_if
+from ttmesh.ops.moreh.matmul_shapes import check_matmul_shapes, gradient_of, operands_are
 from ttmesh.ops.moreh.moreh_sums import sum_dims
 from ttmesh.tensor.calls.gate import DeviceOperation
 from ttmesh.tensor.calls.operation import Call
@@ -37,13 +38,19 @@ def add_bias(values: torch.Tensor, bias: torch.Tensor | None, lane_axes: int) ->
 # -- forward -------------------------------------------------------------------------------------------------------------
 
 
-@op("ttnn.moreh_bmm", golden=goldens.bmm, out=tiled_spec, outputs=("output",))
+@op("ttnn.moreh_bmm", golden=goldens.bmm, out=tiled_spec, outputs=("output",), check=operands_are("input", "mat2"))
 def moreh_bmm(input: torch.Tensor, mat2: torch.Tensor, lane_axes: int) -> torch.Tensor:
     """Matmul of two batches of matrices."""
     return matmul_lanes(input, mat2, lane_axes)
 
 
-@op("ttnn.moreh_matmul", golden=goldens.matmul, out=tiled_spec, outputs=("output",))
+@op(
+    "ttnn.moreh_matmul",
+    golden=goldens.matmul,
+    out=tiled_spec,
+    outputs=("output",),
+    check=operands_are("input", "other"),
+)
 def moreh_matmul(
     input: torch.Tensor,
     other: torch.Tensor,
@@ -73,7 +80,13 @@ def moreh_dot(input_tensor_a: torch.Tensor, input_tensor_b: torch.Tensor, lane_a
     return _dot(input_tensor_a, input_tensor_b, lane_axes)
 
 
-@op("ttnn.moreh_linear", golden=goldens.linear, out=tiled_spec, outputs=("output",))
+@op(
+    "ttnn.moreh_linear",
+    golden=goldens.linear,
+    out=tiled_spec,
+    outputs=("output",),
+    check=operands_are("input", "weight", transpose_other=True),
+)
 def moreh_linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, lane_axes: int) -> torch.Tensor:
     """The input times the transposed weight, plus a bias."""
     return add_bias(matmul_lanes(input, weight.transpose(-1, -2), lane_axes), bias, lane_axes)
@@ -122,13 +135,6 @@ def _dot_gradient(grad: torch.Tensor, other: torch.Tensor, like_: torch.Tensor, 
     return grad.float() * other.float()
 
 
-def _check_gradient(call: Call) -> None:
-    products = ("ttnn.moreh_left", "ttnn.moreh_right", "ttnn.moreh_weight")
-    taken = call.name not in products or call.specs[0].dtype is DataType.BFLOAT16
-    wrong = "moreh_matmul input only supports specific data types. [BFLOAT16]"
-    require(taken, wrong, "bfloat16", "Convert it with ttnn.typecast.")
-
-
 def _gradient_programs(call: Call) -> tuple[Hashable, ...]:
     """The product, and the sum over the batches along which the operand was broadcast."""
     own = (call.name, call.specs)
@@ -137,14 +143,15 @@ def _gradient_programs(call: Call) -> tuple[Hashable, ...]:
     return (own, (*own, "sum")) if broadcast else (own,)
 
 
-def _define_gradient(name: str, lane: Any) -> DeviceOperation:
+def _define_gradient(key: str, lane: Any) -> DeviceOperation:
+    check = gradient_of(key) if key in ("left", "right", "weight") else None
     return device_operation(
-        name, out=make_like_rule(2), outputs=("output",), programs=_gradient_programs, check=_check_gradient
+        f"ttnn.moreh_{key}", out=make_like_rule(2), outputs=("output",), programs=_gradient_programs, check=check
     )(lane)
 
 
 _OPERATIONS = {
-    key: _define_gradient(f"ttnn.moreh_{key}", lane)
+    key: _define_gradient(key, lane)
     for key, lane in {
         "left": _left_gradient,
         "right": _right_gradient,
@@ -219,6 +226,10 @@ def moreh_bmm_backward(
     )
     _require_output(first, input_grad, "input_grad needs to have a value when input_requires_grad is True.")
     _require_output(second, mat2_grad, "mat2_grad needs to have a value when mat2_requires_grad is True.")
+    if first:  # TT-NN sums over no batches here
+        check_matmul_shapes(output_grad, mat2, input_grad, None, transpose_other=True)
+    if second:
+        check_matmul_shapes(input, output_grad, mat2_grad, None, transpose_input=True)
     return [
         compute_gradient("left", output_grad, mat2, input, input_grad, *into_input) if first else None,
         compute_gradient("right", output_grad, input, mat2, mat2_grad, *into_mat2) if second else None,
@@ -320,6 +331,17 @@ def _check_getitem(call: Call) -> None:
     require_dtype(call.specs[0], taken, "Input tensor must be of type INT32 or BFLOAT16!")
     for index in call["index_tensors"]:
         require_dtype(index, DataType.INT32, "Index tensor must be of type INT32!")
+        in_rows = index.layout is Layout.ROW_MAJOR
+        wrong = "Index tensor must be 1D for ROW_MAJOR layout!"
+        require(
+            not in_rows or len(index.shape) == 1, wrong, "a vector", "Reshape it, or convert it with ttnn.to_layout."
+        )
+        wrong = "input layout ROW_MAJOR and index layout TILE not supported"
+        fits = in_rows or call.specs[0].layout is Layout.TILE
+        require(fits, wrong, "an index in ROW_MAJOR layout", "Convert it with ttnn.to_layout.")
+        wrong = "The shapes of all index tensors must be identical!"
+        length = call["index_tensors"][0].shape[-1]
+        require(index.shape[-1] == length, wrong, f"{length} indices", "Pass as many indices for every dim.")
     rank = len(call.specs[0].shape)
     by_column = any(dim % rank == rank - 1 for dim in call["index_dims"])
     in_rows = call.specs[0].layout is Layout.ROW_MAJOR

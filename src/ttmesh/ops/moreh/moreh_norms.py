@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor as Lanes
 
-from ttmesh.base.errors import ShapeError
+from ttmesh.base.errors import require
 from ttmesh.chip.numerics import fpu
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.device_programs import like_written, no_programs
 from ttmesh.ops.goldens import moreh as goldens
 from ttmesh.ops.moreh.moreh_sums import sum_channels
+from ttmesh.ops.requirements.moreh_operands import MOREH_OPERANDS
+from ttmesh.ops.requirements.operand_rules import check_operands
 from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.spec.shape import Shape
 from ttmesh.tensor.tensor import Tensor
 
 # A norm is described by the local shape it works on: rows of `count` values that are normalised together.
@@ -163,15 +166,27 @@ def moreh_layer_norm(
     return _run_norm(input, gamma, beta, rows, True, eps, (output, mean, rstd), memory_config, compute_kernel_config)
 
 
-def _check_statistics(mean: Tensor, rstd: Tensor, rows: int) -> None:
-    for name, tensor in (("mean", mean), ("rstd", rstd)):
-        if tensor.shape.volume() != rows:
-            raise ShapeError(
-                f"{name} must have logical shape and logical volume of {rows} rows; got {tensor.shape} "
-                f"({name} must have logical volume {rows})",
-                expected=f"{rows} values",
-                fix="Pass the statistics of the forward call.",
-            )
+def _to_matrix(shape: Sequence[int]) -> tuple[int, ...]:
+    return (*[1] * (2 - len(shape)), *shape)
+
+
+def _check_backward(operands: Mapping[str, Tensor | None], normalized_dims: int) -> None:
+    """Formats and layouts first, then the shapes of the gradient, the statistics and gamma."""
+    name = "input" if operands["input_grad"] is not None else "parameters"
+    check_operands(MOREH_OPERANDS[f"ttnn.moreh_norm_backward {name}"], operands)
+    input, grad = operands["input"], operands["output_grad"]
+    assert input is not None, "the second argument"
+    assert grad is not None, "the first argument"
+    wrong = "output_grad and input should have the same logical shape."
+    require(tuple(grad.shape) == tuple(input.shape), wrong, f"{input.shape}", "Pass the gradient of the forward call.")
+    at = max(len(input.shape) - normalized_dims, 0)
+    statistics, parameter = (Shape(_to_matrix(part)) for part in (input.shape[:at], input.shape[at:]))
+    for operand, expected in (("mean", statistics), ("rstd", statistics), ("gamma", parameter)):
+        given = operands[operand]
+        if given is not None:
+            wrong = f"{operand} must have logical shape {expected!r}. Got {given.shape!r}."
+            same = _to_matrix(given.shape) == tuple(expected)
+            require(same, wrong, f"{expected}", "Pass the tensors of the forward call.")
 
 
 @composite("ttnn.moreh_layer_norm_backward", golden=goldens.layer_norm_backward)
@@ -190,7 +205,12 @@ def moreh_layer_norm_backward(
 ) -> list[Tensor | None]:
     """Gradients of the input, of gamma and of beta: those that tensors are given for, as in TT-NN."""
     rows = _count_rows(input, normalized_dims)
-    _check_statistics(mean, rstd, rows)
+    operands = {
+        "output_grad": output_grad, "input": input, "mean": mean, "rstd": rstd, "input_grad": input_grad, "gamma": gamma,
+        "output": gamma_grad,
+    }  # fmt: skip
+    if any(one is not None for one in (input_grad, gamma_grad, beta_grad)):
+        _check_backward(operands, normalized_dims)
     result = None
     if input_grad is not None:
         result = _input_grad(

@@ -10,7 +10,7 @@ import torch
 from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import require
 from ttmesh.chip.numerics import fpu
-from ttmesh.ops.catalogue.checks import normalize_dims
+from ttmesh.ops.catalogue.checks import normalize_dims, require_layout
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_like_rule, make_output_spec
 from ttmesh.ops.goldens import moreh as goldens
@@ -327,6 +327,7 @@ def moreh_clip_grad_norm(
 ) -> Any:
     """Scale gradients in place so that their total norm is at most max_norm; returns the norm before scaling."""
     for gradient in inputs:
+        require_layout(gradient, Layout.TILE, "moreh_clip_grad_norm_step1 input only supports TILE layout.")
         wrong = "moreh_clip_grad_norm_step1 input only supports specific data types. [BFLOAT16]"
         require(gradient.dtype is DataType.BFLOAT16, wrong, "bfloat16", "Convert it with ttnn.typecast.")
     for gradient in inputs:

@@ -9,7 +9,7 @@ import torch
 
 from ttmesh.base.dtypes import BufferType, Layout
 from ttmesh.base.errors import require
-from ttmesh.ops.catalogue.checks import normalize_dim
+from ttmesh.ops.catalogue.checks import normalize_dim, outside_rank
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, like_first, make_output_spec
 from ttmesh.ops.goldens import movement as goldens
@@ -170,7 +170,7 @@ def split(
 ) -> list[Tensor]:
     """The tensor split along a dim into slices of this size (the last may be smaller), or of these sizes."""
     shape = list(input_tensor.shape)
-    position = normalize_dim(dim, len(shape))
+    position = normalize_dim(dim, len(shape), outside_rank(dim, len(shape)))
     extent = shape[position]
     if isinstance(split_size, int):
         wrong = f"split_size must be positive, got {split_size}"

@@ -61,7 +61,10 @@ def _check_fold(call: Call) -> None:
         "use_transpose_as_fold or collapse_output",
         "Leave one of the two out.",
     )
-    top, bottom, left, right, _, _ = _parse_padding(call["padding"])
+    top, bottom, left, right, before, _ = _parse_padding(call["padding"])
+    in_front = call.specs[0].layout is Layout.TILE and not call["use_transpose_as_fold"] and (top or left or before)
+    wrong = "ttnn.pad: on device tile padding does not support front padding"
+    require(not in_front, wrong, "ROW_MAJOR_LAYOUT", "Convert it with ttnn.to_layout.")
     rows, columns = (shape[2], shape[3]) if call["use_transpose_as_fold"] else (shape[1], shape[2])
     height, width = rows + top + bottom, columns + left + right
     wrong = f"Fold: Input height ({height}) must be divisible by stride_h ({stride_h})."

@@ -18,6 +18,7 @@ from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
+BLOCK_FLOATS = (DataType.BFLOAT8_B, DataType.BFLOAT4_B)
 INDEX_TYPES = {DataType.UINT16, DataType.UINT32}
 
 # -- gather ------------------------------------------------------------------------------------------------------------
@@ -81,6 +82,19 @@ def _check_tosa(call: Call) -> None:
     require(index.dtype not in (DataType.UINT16, DataType.UINT8), wrong, "uint32", "Convert it with ttnn.typecast.")
 
 
+def _check_tosa_gather(call: Call) -> None:
+    _check_tosa(call)
+    source, index = call["input"].spec, call["index"].spec
+    require_dtype(
+        index, INDEX_TYPES, f"Index tensor must be of type UINT32 or UINT16. Got: DataType::{index.dtype.name}"
+    )
+    wrong = (
+        "Input tensor and index tensor must have the same layout. Got input layout: "
+        f"Layout::{source.layout.name} and index layout: Layout::{index.layout.name}"
+    )
+    require(source.layout is index.layout, wrong, "equal layouts", "Convert one with ttnn.to_layout.")
+
+
 def _tosa_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
     memory = call["index"].memory_config() if call["memory_config"] is None else None
     return [make_output_spec(call, inferred[0][0], memory_config=memory)]
@@ -89,7 +103,7 @@ def _tosa_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 @op(
     "ttnn.tosa_gather",
     golden=goldens.tosa_gather,
-    check=_check_tosa,
+    check=_check_tosa_gather,
     out=_tosa_spec,
     stages=tosa_gather_stages,
 )
@@ -101,7 +115,9 @@ def tosa_gather(input: torch.Tensor, index: torch.Tensor, lane_axes: int) -> tor
 
 def _check_tosa_scatter(call: Call) -> None:
     _check_tosa(call)
-    given, source = call["input"].dtype, call["src"].dtype
+    given, source = (  # what they are in rows
+        DataType.BFLOAT16 if call[name].dtype in BLOCK_FLOATS else call[name].dtype for name in ("input", "src")
+    )
     wrong = f"input_dtype differs from src_dtype (input_dtype: {given.name}, src_dtype: {source.name})."
     require(given is source, wrong, "equal dtypes", "Convert one with ttnn.typecast.")
 
@@ -159,6 +175,15 @@ def _check_indexed_fill(call: Call) -> None:
         f"{len(b.shape)}"
     )
     require(len(b.shape) == rank, wrong, "equal ranks", "Reshape one with ttnn.unsqueeze_to_4D or ttnn.reshape.")
+    shapes = a.padded_shape, b.padded_shape
+    for i in range(rank):
+        lengths = [shape[i] for shape in shapes]
+        wrong = (
+            f"indexed_fill: input_a and input_b must have the same size along every dimension except dim {position % rank}; "
+            f"mismatch at dim {i}: input_a.size({i}) = {lengths[0]}, input_b.size({i}) = {lengths[1]}"
+        )
+        same = i == position % rank or lengths[0] == lengths[1]
+        require(same, wrong, f"length {lengths[0]}", "Reshape the second tensor.")
     count = ids.shape.volume()
     wrong = (
         f"indexed_fill: input_b.size({call['dim']}) = {b.shape[position]} must equal the number of indices "
@@ -166,6 +191,9 @@ def _check_indexed_fill(call: Call) -> None:
         f"{count})"
     )
     require(b.shape[position] == count, wrong, f"{count} rows in the second tensor", "Reshape it to as many rows.")
+    require_layout(ids, Layout.ROW_MAJOR, "Batch IDs must be ROW MAJOR")
+    wrong = f"indexed_fill: batch_id must be UINT32 or INT32, got DataType::{ids.dtype.name}"
+    require_dtype(ids, (DataType.UINT32, DataType.INT32), wrong)
 
 
 @op("ttnn.indexed_fill", golden=goldens.indexed_fill, check=_check_indexed_fill, out=make_like_rule(1))

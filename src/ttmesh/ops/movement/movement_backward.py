@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from ttmesh.base.dtypes import DataType
+from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import require
-from ttmesh.ops.catalogue.checks import normalize_dim
+from ttmesh.ops.catalogue.checks import normalize_dim, require_layout
 from ttmesh.ops.catalogue.definition import composite, device_operation
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_like_rule, make_output_spec
 from ttmesh.ops.goldens import autodiff as goldens
@@ -58,6 +58,28 @@ def _slice_parts(
     return parts[0], parts[1]
 
 
+def _check_parts(grad: Tensor, first: Tensor, second: Tensor, dim: int) -> None:
+    """The parts are slices of the gradient into tensors like the inputs: formats first, then what the second one gets."""
+    page = "config=TilePageConfig(tile=Tile(tile_shape={32, 32}" if grad.layout is Layout.TILE else ""
+    wrong = (
+        f"The preallocated output tensor needs a layout of TensorLayout(dtype=DataType::{grad.dtype.name},page_config"
+        f"=PageConfig({page}"
+    )
+    same = grad.dtype is first.dtype and grad.layout is first.layout
+    require(same, wrong, "inputs like the gradient", "Convert the gradient with ttnn.typecast.")
+    shape = list(grad.shape)
+    shape[dim] -= first.shape[dim]
+    if shape[dim] <= 0:
+        return
+    padded = grad.spec.with_shape(tuple(shape)).padded_shape
+    wrong = (
+        f"The preallocated output tensor needs a padded shape of Shape({list(padded)}), however it is "
+        f"Shape({list(second.padded_shape)})"
+    )
+    fits = tuple(padded) == tuple(second.padded_shape)
+    require(fits, wrong, "inputs that make up the gradient", "Check the dim.")
+
+
 @composite("ttnn.concat_bw", golden=goldens.concat_bw)
 def concat_bw(
     grad_tensor: Tensor,
@@ -77,6 +99,8 @@ def concat_bw(
     wrong = f"Index is out of bounds for the rank, should be between 0 and 3 however is {dim}"
     require(-4 <= dim < 4, wrong, "a dim of four", "Choose one of four dims.")
     arguments = dict(zip(("grad", "first", "second"), tensors, strict=True)) | {"dim": dim % 4}
+    if dim >= 0 and all(are_required_outputs):
+        _check_parts(grad_tensor, input_tensor_a, input_tensor_b, dim)
     if all(are_required_outputs) and input_a_grad is None and input_b_grad is None:
         return list(_slice_parts(**arguments, memory_config=memory_config))
     shape, boundary = list(grad_tensor.shape), input_tensor_a.shape[dim % 4]
@@ -125,9 +149,12 @@ def repeat_bw(
         repeats_one_dim = all(shape[other] == 1 for other in others)
         require(repeats_one_dim, wrong, f"repeats along dim {dim} alone", "Repeat along one dim at a time.")
         dtype = grad_tensor.dtype
+        require_layout(grad_tensor, Layout.TILE, "moreh_sum input only supports TILE layout.")
         wrong = "moreh_sum input only supports specific data types. [BFLOAT16, INT32]"
-        accepts = dtype in (DataType.BFLOAT16, DataType.INT32)
-        require(accepts, wrong, "bfloat16 or int32", "Convert it with ttnn.typecast.")
+        accepted = (DataType.BFLOAT16, DataType.INT32)
+        require(dtype in accepted, wrong, "bfloat16 or int32", "Convert it with ttnn.typecast.")
+        wrong = "moreh_sum output only supports specific data types. [BFLOAT16, INT32]"
+        require(input_tensor.dtype in accepted, wrong, "bfloat16 or int32", "Convert it with ttnn.typecast.")
         padded = grad_tensor.padded_shape
         for i, (held, whole) in enumerate(zip(reversed(grad_tensor.shape[-2:]), reversed(padded[-2:]), strict=True)):
             dims = (f"dimension without padding[{i}] ({extent})" for extent in (held, whole))
@@ -170,6 +197,10 @@ _PROD_BW = device_operation("ttnn.prod_bw", out=make_like_rule(1), stages=prod_g
 @composite("ttnn.prod_bw", golden=goldens.prod_bw)
 def prod_bw(grad_tensor: Tensor, input_tensor: Tensor, dim: int | None, memory_config: MemoryConfig | None) -> Grads:
     """The gradient of a product over one dim or all."""
+    ranks = len(grad_tensor.shape), len(input_tensor.shape)
+    wrong = "The number of dimensions in the tensor input does not match the length of the desired ordering"
+    permuted = dim is not None and dim not in (-1, 3) and ranks[1] == 4
+    require(not permuted or ranks[0] == 4, wrong, "a gradient of four dims", "Reshape it with ttnn.unsqueeze_to_4D.")
     if dim in (-1, 3) and len(input_tensor.shape) == 4:
         rows, padded = input_tensor.shape[2], input_tensor.padded_shape[2]
         wrong = f"Broadcasting rule violation at dimension index -2 (output rank 4), dim a: {rows}, dim b: {padded}"

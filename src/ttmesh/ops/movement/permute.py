@@ -8,7 +8,7 @@ import torch
 
 from ttmesh.base.dtypes import BufferType, DataType, Layout, TensorMemoryLayout
 from ttmesh.base.errors import ShapeError, require
-from ttmesh.ops.catalogue.checks import normalize_dim
+from ttmesh.ops.catalogue.checks import normalize_dim, outside_rank, require_layout
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_like_rule, make_output_spec
 from ttmesh.ops.goldens import movement as goldens
@@ -96,7 +96,7 @@ def permute(input_tensor: torch.Tensor, dims: Sequence[int], lane_axes: int) -> 
 def _check_transpose(call: Call) -> None:
     rank = len(call.specs[0].shape)
     for name in ("dim1", "dim2"):
-        normalize_dim(call[name], rank)
+        normalize_dim(call[name], rank, outside_rank(call[name], rank))
     tiled = call.specs[0].layout is Layout.TILE
     require(rank > 1 or not tiled, "Can't convert shape rank", "two dims or more", "Reshape it to [1, n] first.")
 
@@ -186,10 +186,11 @@ def _to_channels_last(values: torch.Tensor) -> torch.Tensor:
 
 
 def _check_hwc(call: Call) -> None:
-    _check_chw(call)
     in_dram = call.specs[0].memory_config.buffer_type is BufferType.DRAM
     wrong = "When input tensor is in DRAM, output memory_config must be explicitly specified"
     require(not in_dram or call["memory_config"] is not None, wrong, "memory_config=", "Pass a memory_config in L1.")
+    _check_chw(call)
+    require_layout(call.specs[0], Layout.ROW_MAJOR, "Input tensor must be in row-major layout")
     shards, given = call.specs[0].memory_config, call["memory_config"]
     wrong = "Input tensor must be width sharded"
     by_width = shards.memory_layout is TensorMemoryLayout.WIDTH_SHARDED

@@ -201,6 +201,7 @@ def reshape_on_device(
     """The tensor with these four dims; one may be -1."""
     spec = input_tensor.spec
     target = infer_shape((W, Z, Y, X), spec.shape.volume())
+    require(prod(target) == spec.shape.volume(), "Invalid arguments to reshape", "equal volumes", "Check the dims.")
     moves = len(spec.shape) != 4 or tuple(spec.shape[-2:]) != tuple(target[-2:])
     wrong = f"Input tensor dtype must be BFLOAT16 or FLOAT32 but got DataType::{spec.dtype.name}"
     taken = spec.layout is Layout.ROW_MAJOR or not moves or spec.dtype in (DataType.BFLOAT16, DataType.FLOAT32)
@@ -222,7 +223,7 @@ def view(input_tensor: Tensor, shape: Sequence[int]) -> Tensor:
     target = infer_shape(shape, volume)
     if tuple(spec.shape) == target:
         return separate(input_tensor)
-    wrong = f"Invalid view, logical volumes are changing from {volume} to {prod(target)}"
+    wrong = "Invalid arguments to reshape"
     require(prod(target) == volume, wrong, "equal volumes", "Check the volume of the shape.")
     wrong = "View requires the tensor be stored on device, use reshape instead"
     require(input_tensor.device() is not None, wrong, "a device tensor", "Move it with ttnn.to_device.")

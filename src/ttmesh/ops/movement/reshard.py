@@ -10,7 +10,7 @@ from ttmesh.base.core_work import num_cores_to_corerangeset
 from ttmesh.base.cores import CoreCoord, CoreGrid, CoreRangeSet
 from ttmesh.base.dtypes import BufferType, DataType, Layout, ShardOrientation, TensorMemoryLayout
 from ttmesh.base.errors import require
-from ttmesh.ops.catalogue.checks import require_interleaved
+from ttmesh.ops.catalogue.checks import require_interleaved, require_layout
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, like_first
 from ttmesh.ops.configs.matmul_program_configs import corner
@@ -183,6 +183,8 @@ def interleaved_to_sharded_partial(
     output_dtype: DataType | None,
 ) -> Tensor:
     """One of num_slices slices of the flattened height, in shards in L1."""
+    require_layout(input_tensor, Layout.TILE, "Currently, only tile layout is supported for partial I->S")
+    require_interleaved(input_tensor.spec, "Input tensor must be Interleaved")
     _check_grid(grid)
     height, width = input_tensor.spec.physical_shape
     slice_spec = input_tensor.spec.with_memory_config(DRAM_MEMORY_CONFIG).with_shape(
@@ -200,7 +202,13 @@ def interleaved_to_sharded_partial(
     return result
 
 
-@op("ttnn.sharded_to_interleaved_partial", writes="cache_tensor")
+def _check_slice_of_shards(call: Call) -> None:
+    x, fix = call["input_tensor"].spec, "Shard it with ttnn.to_memory_config."
+    require(x.memory_config.is_sharded(), "Input tensor must have a shard spec", "a sharded tensor", fix)
+    require_layout(x, Layout.TILE, "Currently, only tile layout is supported for partial S->I")
+
+
+@op("ttnn.sharded_to_interleaved_partial", writes="cache_tensor", check=_check_slice_of_shards)
 def sharded_to_interleaved_partial(
     input_tensor: torch.Tensor, cache_tensor: torch.Tensor, num_slices: int, slice_index: int, lane_axes: int
 ) -> torch.Tensor:

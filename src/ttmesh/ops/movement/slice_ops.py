@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ttmesh.base.dtypes import BLOCK_FLOATS, BufferType, DataType, Layout
+from ttmesh.base.dtypes import BLOCK_FLOATS, ELEMENT_BYTES, BufferType, DataType, Layout
 from ttmesh.base.errors import ShapeError, require
 from ttmesh.ops.catalogue.checks import normalize_dim
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
@@ -247,6 +247,13 @@ def _check_slice_write(call: Call) -> None:
             f"{Shape(sizes)}, expected {given}"
         )
         require(size == extent, wrong, f"{extent}", "Change start or end.")
+    source, target = call["input_tensor"].dtype, call["output_tensor"].dtype
+    same_size = ELEMENT_BYTES.get(source) == ELEMENT_BYTES.get(target)
+    for wrong, fits in (
+        ("Input & output should have the same element size", same_size),
+        ("Input & output should have the same dtype", source is target),
+    ):
+        require(fits, wrong, f"{target.name.lower()}", "Convert it with ttnn.typecast.")
 
 
 @op("ttnn.experimental.slice_write", writes="output_tensor", outputs=(), check=_check_slice_write)

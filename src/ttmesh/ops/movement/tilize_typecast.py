@@ -182,6 +182,7 @@ def _check_tilize(call: Call) -> None:
 
 
 def _check_padding(call: Call) -> None:
+    _check_bytes(call)
     shape, target = tuple(call.specs[0].shape), tuple(call["output_tensor_shape"])
     shape = shape or (1,) * len(target)  # a scalar fits any shape
     wrong = (
@@ -198,10 +199,22 @@ def _identity(input_tensor: torch.Tensor) -> torch.Tensor:
     return input_tensor
 
 
+def _check_bytes(call: Call) -> None:
+    wrong = "Can only tilize bfloat16/float32 or int32/uint32/uint16 or fp8_e4m3 tensors"
+    rows = call.specs[0].layout is Layout.ROW_MAJOR
+    taken = not rows or call.specs[0].dtype is not DataType.UINT8
+    require(taken, wrong, "a format that is padded", "Convert it with ttnn.typecast.")
+
+
+def _check_zeros(call: Call) -> None:
+    _check_bytes(call)
+    _check_row_pages(call)
+
+
 _LANE = frozenset({"input_tensor"})
 _TILIZE = device_operation("ttnn.tilize", out=_tiled_spec, check=_check_tilize, stages=tilize_stages)(_identity)
 _TILIZE_PADDED = device_operation("ttnn.tilize_with_val_padding", out=_tiled_spec, check=_check_padding)(_identity)
-_TILIZE_ZEROS = device_operation("ttnn.tilize_with_zero_padding", out=_tiled_spec, check=_check_row_pages)(_identity)
+_TILIZE_ZEROS = device_operation("ttnn.tilize_with_zero_padding", out=_tiled_spec, check=_check_zeros)(_identity)
 
 
 @composite("ttnn.tilize", golden=goldens.identity, direct=True)
@@ -310,7 +323,17 @@ def untilize(input_tensor: torch.Tensor) -> torch.Tensor:
     return input_tensor
 
 
-@op("ttnn.untilize_with_unpadding", golden=goldens.untilize_with_unpadding, check=_check_untilize, out=_row_major_spec)
+def _check_unpadding(call: Call) -> None:
+    rank, given = len(call.specs[0].shape), len(call["output_tensor_end"])
+    wrong = f"ShapeBase[] index out of range. {given} not in [-4, {given})"
+    require(given >= rank, wrong, f"{rank} numbers", "Pass the last index of every dim.")
+    wrong = "Only TILE layout is supported for BFLOAT8_B dtype!"
+    taken = call.specs[0].dtype is not DataType.BFLOAT4_B
+    require(taken, wrong, "another format", "Convert it with ttnn.typecast.")
+    _check_untilize(call)
+
+
+@op("ttnn.untilize_with_unpadding", golden=goldens.untilize_with_unpadding, check=_check_unpadding, out=_row_major_spec)
 def untilize_with_unpadding(
     input_tensor: torch.Tensor, output_tensor_end: Sequence[int], specs: Sequence[TensorSpec]
 ) -> torch.Tensor:

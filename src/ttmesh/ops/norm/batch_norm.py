@@ -23,7 +23,8 @@ from ttmesh.tensor.tensor import Tensor
 
 def _check(call: Call) -> None:
     x = call["input"].spec
-    if len(x.shape) != 4 or x.layout is not Layout.TILE:
+    require_layout(x, Layout.TILE, "Input tensor must be must be tilized")
+    if len(x.shape) != 4:
         raise ShapeError(
             f"batch_norm got an input of shape {x.shape} in {x.layout}",
             expected="N, C, H, W in TILE layout",

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor as Lanes
 
-from ttmesh.base.dtypes import Arch, Layout
+from ttmesh.base.dtypes import INTEGERS, Arch, Layout
 from ttmesh.base.errors import ShapeError, require
 from ttmesh.chip.numerics import fpu
 from ttmesh.ops.catalogue.definition import op
@@ -34,6 +34,8 @@ def _check(call: Call) -> None:
             expected="inplace=False",
             fix="Pass inplace=False.",
         )
+    wrong = f"Invalid tensor shape: Input tensor must have rank 4. (rank={len(x.shape)})"
+    require(len(x.shape) == 4, wrong, "[batch, 1, rows, channels]", "Reshape it to that shape.")
     in_rows = x.layout is Layout.ROW_MAJOR and not x.memory_config.is_sharded()
     wrong = "group_norm: interleaved (non-sharded) input must be in TILE layout, got ROW_MAJOR."
     on_blackhole = call.mesh.arch() is Arch.BLACKHOLE
@@ -77,6 +79,8 @@ def _check(call: Call) -> None:
             expected="a multiple of 32",
             fix="Pad the rows with ttnn.pad.",
         )
+    wrong = f"Input tensor must be BFLOAT16 or FLOAT32, got: DataType::{x.dtype.name}"
+    require(x.dtype not in INTEGERS, wrong, "a float format", "Convert it with ttnn.typecast.")
     if call["use_welford"] and call["negative_mask"] is not None:
         raise ShapeError(
             "Negative mask is not supported with use_welford=True",

@@ -63,7 +63,6 @@ def check_parameters(call: Call) -> None:
             wrong = f"Input and {name} padded widths must match and {name} logical width must be >= input logical width"
         else:
             fits = spec.padded_shape[-1] == TILE and spec.shape.volume() == x.padded_shape[-1]
-            fits = fits or spec.shape.volume() == x.shape[-1]
             wrong = (
                 "Gamma's last padded dim needs to equal tile width and gamma's volume needs to align with last padded "
                 "dim of input"
@@ -77,7 +76,7 @@ def check_parameters(call: Call) -> None:
             raise ShapeError(
                 f"{wrong}. Got input padded shape: {x.padded_shape}, {name} padded shape: {spec.padded_shape}",
                 expected=f"{x.shape[-1]} values in {name}",
-                fix="Give one value per column of the input.",
+                fix="Give one value per column, in tiles, or in rows of 32 values.",
             )
     if call["weight"] is not None and call["bias"] is not None and call["weight"].layout is not call["bias"].layout:
         raise MeshError(

@@ -10,10 +10,16 @@ from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 TILE = 32
 CHANGE_MASK = "Change the mask."
+UNIFORM = "This path requires head-uniform masks; apply a per-head bias with a separate ttnn::add before the softmax."
 
 
 def _in_four_dims(spec: TensorSpec) -> tuple[int, ...]:
     return (1,) * (4 - len(spec.padded_shape)) + tuple(spec.padded_shape)
+
+
+def _require_four_dims(spec: TensorSpec) -> None:
+    wrong = "Tensor rank is greater than 4"
+    require(len(spec.shape) <= 4, wrong, "at most four dims", "Reshape it with ttnn.reshape.")
 
 
 def _require_no_scale(call: Call) -> None:
@@ -23,6 +29,7 @@ def _require_no_scale(call: Call) -> None:
 
 def check_masked(call: Call) -> None:
     """scale_mask_softmax: a mask of one row or one tile of rows per batch."""
+    _require_four_dims(call.specs[0])
     x, mask = _in_four_dims(call.specs[0]), call["mask"]
     if mask is None:
         _require_no_scale(call)
@@ -38,12 +45,13 @@ def check_masked(call: Call) -> None:
     )
     require(given[-2] in (1, TILE), wrong, f"1 or {TILE} rows", CHANGE_MASK)
     for i in range(1, len(x) - 2):
-        wrong = f"Mask intermediate dimension {i} must be 1, got: {given[i]}"
+        wrong = f"Mask intermediate dimension {i} must be 1, got: {given[i]}. {UNIFORM}"
         require(given[i] == 1, wrong, "1", CHANGE_MASK)
 
 
 def check_masked_in_place(call: Call) -> None:
     """The softmaxes in place: what their device operation wants of the mask, by program config."""
+    _require_four_dims(call.specs[0])
     x, mask = _in_four_dims(call.specs[0]), call["mask"]
     if mask is None:
         _require_no_scale(call)
@@ -59,7 +67,8 @@ def check_masked_in_place(call: Call) -> None:
         rows = (given[0], 1, x[-1] // TILE, TILE)
         require(given == rows, "Non-sharded mask shape must match expected shape", str(rows), CHANGE_MASK)
     for i in range(1, len(x) - 2):
-        require(given[i] == 1, "Non-sharded mask intermediate dimensions must be 1", "1", CHANGE_MASK)
+        wrong = f"Non-sharded mask intermediate dimensions must be 1, got {given[i]} at dimension {i}. {UNIFORM}"
+        require(given[i] == 1, wrong, "1", CHANGE_MASK)
     if not getattr(call["program_config"], "block_w", None):
         wrong = f"Input and mask batch sizes must match, got {Shape(x)} for input and {Shape(given)} for mask"
         require(x[0] == given[0], wrong, "equal batches", CHANGE_MASK)

@@ -104,8 +104,13 @@ def _choose_coefficients(coefficients: YUVCoefficients | None, *standard: Any) -
 
 
 def _check(call: Call) -> None:
-    spec, memory_config = call.specs[0], call["memory_config"]
-    shape = spec.shape
+    spec, shape = call.specs[0], call.specs[0].shape
+    memory_config = call["memory_config"] or spec.memory_config
+    wrong = (
+        "Sharded output is not supported; output memory must be interleaved, got "
+        f"TensorMemoryLayout::{memory_config.memory_layout.name}"
+    )
+    require(memory_config.interleaved, wrong, "an interleaved MemoryConfig", "Shard the planes afterwards.")
     require_dtype(spec, {DataType.BFLOAT16}, "Input must be bfloat16")
     row_major = spec.layout is Layout.ROW_MAJOR
     require(row_major, "Input must be row-major (CHWT)", "ROW_MAJOR_LAYOUT", "Convert it with ttnn.to_layout.")
@@ -117,9 +122,6 @@ def _check(call: Call) -> None:
     input_memory = spec.memory_config
     wrong = f"Input memory must be interleaved, got {input_memory}"
     require(input_memory.interleaved, wrong, "interleaved memory", "Use ttnn.to_memory_config.")
-    if memory_config is not None:
-        wrong = f"Sharded output is not supported; output memory must be interleaved, got {memory_config}"
-        require(memory_config.interleaved, wrong, "an interleaved MemoryConfig", "Shard the planes afterwards.")
     coefficients = call["coefficients"]
     for name in ("y", "cb", "cr") if coefficients is not None else ():
         for i, term in enumerate(getattr(coefficients, name)):

@@ -103,6 +103,9 @@ def _check_upsample(call: Call) -> None:
             expected="integers",
             fix="Use mode='nearest'.",
         )
+    wrong = "Bilinear upsample requires BFLOAT16 input"
+    taken = call["mode"] == "nearest" or call.specs[0].dtype is DataType.BFLOAT16
+    require(taken, wrong, "bfloat16", "Convert it with ttnn.typecast.")
     channels = call.specs[0].shape[-1]
     wrong = "input channels should be divisible by 32"
     fits = call["mode"] == "nearest" or channels % 32 == 0

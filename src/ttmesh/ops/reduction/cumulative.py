@@ -75,7 +75,7 @@ def _check_image(call: Call) -> None:
     spec = call.specs[0]
     wrong = f"intimg expects one image [1, H, W, C], got {spec.shape!r}"
     require(len(spec.shape) == 4 and spec.shape[0] == 1, wrong, "[1, H, W, C]", "Take one image at a time.")
-    require_tiles(call, f"Input tensor must have TILE layout, got: {spec.layout}")
+    require_tiles(call, f"only tile layout is supported, Layout::{spec.layout.name} was provided instead")
     taken = spec.dtype in (DataType.BFLOAT16, DataType.FLOAT32)
     wrong = f"only bf16 and fp32 dtypes are supported, DataType::{spec.dtype.name} was provided instead"
     require(taken, wrong, "bfloat16 or float32", "Convert it with ttnn.typecast.")
@@ -102,7 +102,7 @@ def moving_average(values: torch.Tensor, alpha: float) -> torch.Tensor:
 def _check_ema(call: Call) -> None:
     spec = call.specs[0]
     require_dtype(spec, {DataType.BFLOAT16}, f"Input tensor must be BFLOAT16, got: {spec.dtype}")
-    require_tiles(call, f"Input tensor must have TILE layout, got: {spec.layout}")
+    require_tiles(call, f"only tile layout is supported, Layout::{spec.layout.name} was provided instead")
     rank = len(spec.shape)
     wrong = f"EMA input must be 4D [1, B, C, T], got rank {rank}"
     require(rank == 4, wrong, "a 4D tensor", "Reshape it with ttnn.unsqueeze_to_4D.")

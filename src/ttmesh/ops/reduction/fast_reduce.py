@@ -22,7 +22,7 @@ from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 
 def _check_reduce(call: Call) -> None:
-    require_layout(call.specs[0], Layout.TILE, "fast_reduce_nc: input must be tilized")
+    require_layout(call.specs[0], Layout.TILE, "FastReduceNC input only supports TILE layout.")
     rank, dims = len(call.specs[0].shape), tuple(call["dims"])
     require(bool(dims), "fast_reduce_nc dims should not be empty", "dims to reduce", "Name one dim or more.")
     wrong = f"FastReduceNC input rank must be greater than 2, but has {rank}"

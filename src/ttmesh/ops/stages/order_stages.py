@@ -197,7 +197,8 @@ def scan_stages(kind: str, *, backwards: bool = False) -> StageRule:
             source = typecast(c, source, dtype)
             spec = source.spec
         options = (kind, backwards or bool(call["reverse_order"]), key_of(call["memory_config"]))
-        if dim == 0 or (kind == "sum" and spec.dtype is DataType.BFLOAT16 and dim > 1):
+        direct = kind == "sum" and not backwards and spec.dtype is DataType.BFLOAT16 and dim > 1
+        if dim == 0 or direct:
             made = c.run("accumulate", results[0], source, options=(dim, *options))
             c.free(source)
             return c, [made]

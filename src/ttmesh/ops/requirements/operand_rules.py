@@ -8,6 +8,7 @@ from typing import Any
 
 from ttmesh.base.dtypes import BufferType, DataType, Layout, TensorMemoryLayout
 from ttmesh.base.errors import require
+from ttmesh.ops.requirements.call_rules import CallRule
 from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
@@ -36,7 +37,7 @@ class OperandRule:
     is_format: bool = False  # a requirement of the format alone
     sharded: bool | None = None  # only for calls whose input tensor is in shards, or is not
 
-    def check(self, call: Call) -> None:
+    def check(self, call: Call | Mapping[str, Any]) -> None:
         """Raise for an operand that is given and not accepted."""
         if self.sharded is not None and call["input_tensor"].spec.memory_config.is_sharded() is not self.sharded:
             return
@@ -164,7 +165,7 @@ def only_for(rule: OperandRule, *, sharded: bool) -> OperandRule:
     return replace(rule, sharded=sharded, is_format=rule.is_format and not sharded)
 
 
-def check_operands(rules: Sequence[OperandRule], call: Call) -> None:
+def check_operands(rules: Sequence[OperandRule | CallRule], call: Call | Mapping[str, Any]) -> None:
     """Raise at the first requirement that a call does not meet."""
     for rule in rules:
         rule.check(call)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ttmesh.ops.catalogue.operand_rules import (
-    FORMATS,
+from ttmesh.ops.requirements.moreh_operands import MOREH_OPERANDS
+from ttmesh.ops.requirements.operand_rules import (
     OperandRule,
     equal_lengths,
     formats,
@@ -107,50 +107,18 @@ _FUSED_ROPE = tuple(
     )
 )
 
-_PAGED_CACHE = (
-    memory("cache_tensor cache_tensor1 cache_tensor2", "interleaved", "Only interleaved cache is supported"),
-    index_formats("page_table", "i32", "Expect page table to have datatype INT32", unless_sharded=True),
-    row_major("page_table", "Expect page table to have memory layout in ROW MAJOR"),
-    index_formats("update_idxs_tensor", "i32", "Expected update_idxs to have datatype INT32"),
-    row_major("update_idxs_tensor", "Expected update_idxs to have memory layout in ROW MAJOR"),
-)
 _PAGE_TABLE = (
     row_major("page_table_tensor", "Page table must be row major"),
     index_formats("page_table_tensor", "i32", "Page table must be int32"),
 )
 
 
-def _moreh(name: str, operands: str, allowed: str = "bf16") -> tuple[OperandRule, ...]:
-    """Operands in tiles of these formats; PARAMETER=NAME where TT-NN's text calls it otherwise."""
-    listed = ", ".join(FORMATS[one].name for one in allowed.split())
-    pairs = [(entry.partition("=")[0], entry.rpartition("=")[2]) for entry in operands.split()]
-    return tuple(
-        rule
-        for parameter, shown in pairs
-        for rule in (
-            tiles(parameter, f"{name} {shown} only supports TILE layout."),
-            formats(parameter, allowed, f"{name} {shown} only supports specific data types. [{listed}] "),
-        )
-    )
-
-
-_STATES = "grad exp_avg_in exp_avg_sq_in max_exp_avg_sq_in"
-_MOREH: Mapping[str, tuple[OperandRule, ...]] = {
-    "ttnn.moreh_adam": _moreh("moreh_adam", f"param_in=params_in {_STATES}"),
-    "ttnn.moreh_adamw": _moreh("moreh_adamw", f"param_in {_STATES}", "bf16 bf8"),
-    "ttnn.moreh_sgd": _moreh("moreh_sgd", "param_in=params_in grad momentum_buffer_in"),
-    "ttnn.moreh_linear": _moreh("moreh_matmul", "input weight=other output bias"),
-    "ttnn.moreh_matmul": _moreh("moreh_matmul", "input other output bias"),
-    "ttnn.moreh_bmm": _moreh("moreh_matmul", "input mat2=other output"),
-    "ttnn.moreh_group_norm": _moreh("moreh_group_norm", "input output mean rstd gamma beta"),
-    "ttnn.moreh_norm_backward": _moreh("moreh_norm_backward", "input output output_grad input_grad"),
-}
-
 OPERAND_RULES: Mapping[str, tuple[OperandRule, ...]] = {
-    **_MOREH,
+    **MOREH_OPERANDS,
     "ttnn.transformer.concatenate_heads": (formats("input_tensor", "f32 bf16 bf8", "Unsupported data format"),),
     "ttnn.experimental.nlp_create_qkv_heads_boltz": (
-        tiles("input_tensor", "Input tensor layout must be TILE but got {}"),
+        formats("input", "f32 bf16 bf8", "Unsupported data type"),
+        tiles("input", "Input tensor layout must be TILE but got {}"),
     ),
     "ttnn.experimental.nlp_kv_cache_load_slice": (
         tiles("input_tensor", "Input tensor layout must be TILE but got {}"),
@@ -161,8 +129,6 @@ OPERAND_RULES: Mapping[str, tuple[OperandRule, ...]] = {
         tiles("cos_cache", "Cos must be tilized"),
         tiles("sin_cache", "Sin must be tilized"),
     ),
-    "ttnn.experimental.paged_update_cache": _PAGED_CACHE,
-    "ttnn.experimental.paged_fused_update_cache": _PAGED_CACHE,
     "ttnn.moe_expert_token_remap": (
         row_major("topk_tensor", "topk tensor must be in row major layout"),
         row_major("expert_metadata_tensor", "Metadata tensor must be in row major layout"),
@@ -170,7 +136,6 @@ OPERAND_RULES: Mapping[str, tuple[OperandRule, ...]] = {
     "ttnn.experimental.nlp_concat_heads_boltz": (
         tiles("input_tensor", "Input tensor layout must be TILE but got {}"),
     ),
-    "ttnn.tosa_gather": (index_formats("index", "u32 u16", "Index tensor must be of type UINT32 or UINT16. Got: {}"),),
     "ttnn.experimental.attn_matmul": _ATTN_MATMUL,
     "ttnn.experimental.attn_matmul_from_cache": _ATTN_MATMUL,
     "ttnn.experimental.group_attn_matmul": _ATTN_MATMUL,
@@ -195,8 +160,8 @@ OPERAND_RULES: Mapping[str, tuple[OperandRule, ...]] = {
         formats("bias", "bf16 f32", "Beta must be BF16 or FLOAT32."),
     ),
     "ttnn.experimental.wan_fused_rmsnorm_pre_allgather": (
-        tiles("input_tensor", "Only tilized inputs supported."),
-        memory("input_tensor", "interleaved", "Only interleaved inputs supported."),
+        tiles("input_tensor", "Input tensor must have TILE layout, got: {}"),
+        memory("input_tensor", "interleaved", "Input tensor must use INTERLEAVED memory layout, got: {}"),
         formats("input_tensor", "bf16", "Input tensor must be BFLOAT16, got: {}"),
     ),
     "ttnn.experimental.deepseek_grouped_gate": (
@@ -204,12 +169,6 @@ OPERAND_RULES: Mapping[str, tuple[OperandRule, ...]] = {
         tiles("scores", "Scores tensor must be TILE layout"),
         formats("bias", "bf16", "Bias tensor must be BFLOAT16"),
         tiles("bias", "Bias tensor must be TILE layout"),
-    ),
-    "ttnn.experimental.prefix_scan": (
-        tiles("a bx", "Expected input tensors to be tile layout"),
-        formats("h_prev", "bf16", "Expected initial hidden state to be bfloat16"),
-        row_major("h_prev", "Expected initial hidden state to be row-major"),
-        memory("a bx h_prev", "height width block", "Expected input tensors to be sharded"),
     ),
     "ttnn.experimental.repeat_and_interleave_eltwise_mul": (
         tiles("a b", "Inputs to ssm_eltwise_mul must be tilized"),
@@ -238,17 +197,6 @@ OPERAND_RULES: Mapping[str, tuple[OperandRule, ...]] = {
         tiles(_ATTENTION, "Inputs to ring-distributed SDPA must be tilized"),
         formats(_ATTENTION, _ATTENTION_FORMATS, "Inputs to ring-distributed SDPA must be BF16, BF8, or BF4"),
         in_dram(_ATTENTION, "Operands to ring-distributed SDPA need to be in DRAM"),
-    ),
-    "ttnn.transformer.joint_scaled_dot_product_attention": (
-        tiles(f"{_ATTENTION} joint_tensor_q joint_tensor_k joint_tensor_v", "Inputs to Joint SDPA must be tilized"),
-        formats(
-            f"{_ATTENTION} joint_tensor_q joint_tensor_k joint_tensor_v",
-            "bf16 bf8",
-            "Inputs to Joint SDPA must be BF16 or BF8",
-        ),
-        in_dram(
-            f"{_ATTENTION} joint_tensor_q joint_tensor_k joint_tensor_v", "Operands to Joint SDPA need to be in DRAM"
-        ),
     ),
     "ttnn.experimental.rotary_embedding_llama": _LLAMA_ROPE,
     "ttnn.experimental.rotary_embedding_llama_fused_qk": _FUSED_ROPE,
