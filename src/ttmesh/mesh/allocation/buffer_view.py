@@ -43,8 +43,8 @@ class BufferView(Buffer):
         """The cell; raises after the memory was freed through this view, or taken by another buffer."""
         if self._cell is None and hasattr(self, "_taker"):
             raise DeallocatedError(
-                "Input Tensor is not allocated: Buffer must be allocated on device: this tensor is a view of memory that was "
-                f"freed through another tensor, and now belongs to {self._taker or 'another buffer'}",
+                "Input Tensor is not allocated: Buffer must be allocated on device: this tensor is a view of memory that "
+                f"was freed through another tensor, and now belongs to {self._taker or 'another buffer'}",
                 expected="a tensor that was not deallocated",
                 fix="Deallocate the tensor behind a view after the last use of the view.",
             )
