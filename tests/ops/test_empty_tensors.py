@@ -66,3 +66,30 @@ def test_a_roll_along_no_elements_is_refused(mesh: ttnn.MeshDevice) -> None:
     assert tuple(ttnn.roll(x, 1, 1).shape) == (0, 32)
     with pytest.raises(RuntimeError, match=r"ttnn.roll: dim 0 of \[0, 32\] has no elements"):
         ttnn.roll(x, 1, 0)
+
+
+@pytest.mark.parametrize("mode", ["ideal", "realistic"])  # exact packs NaN as infinity
+@pytest.mark.parametrize("times", [1, 2])  # the second call takes the route of the first
+@pytest.mark.parametrize(
+    ("shape", "dim", "expected"), [((0, 32, 32), 0, (32, 32)), ((2, 3, 0), -1, (2, 3)), ((2, 0), None, ())]
+)
+def test_the_mean_of_nothing_is_not_a_number(mesh, shape, dim, expected, mode, times) -> None:
+    x = ttnn.from_torch(torch.ones(shape), dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=mesh)
+
+    with numerics(mode):
+        for _ in range(times):
+            result = ttnn.to_torch(ttnn.mean(x, dim=dim))
+
+    assert tuple(result.shape) == expected
+    assert result.isnan().all()
+
+
+@pytest.mark.parametrize("pick", [ttnn.max, ttnn.min])
+@pytest.mark.parametrize(
+    ("shape", "dim", "named"), [((0, 32, 32), 0, 0), ((2, 3, 0), None, 2), ((2, 0, 32, 0), (1, 3), 1), ((0, 32), -2, 0)]
+)
+def test_there_is_no_largest_value_of_nothing(mesh, pick, shape, dim, named) -> None:
+    x = ttnn.from_torch(torch.ones(shape), dtype=ttnn.bfloat16, layout=ttnn.TILE_LAYOUT, device=mesh)
+
+    with pytest.raises(RuntimeError, match=f"Expected reduction dim {named} to have non-zero size"):
+        pick(x, dim=dim)

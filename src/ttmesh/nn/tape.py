@@ -112,7 +112,7 @@ class Tape(Watcher):
                 expected="a loss on a mesh",
                 fix="Call backward with the device tensor, before it is read to the host.",
             )
-        if id(loss.buffer) not in self._made:
+        if id(loss.buffer.root) not in self._made:
             raise MeshError(
                 "the tape does not know how the loss was made",
                 expected="a loss computed inside this `with tape() as record:`; one backward per tape",
@@ -131,7 +131,7 @@ class Tape(Watcher):
         for node in self.nodes:
             for key in node.taken:
                 first.setdefault(key[0], key)
-        return [first.get(id(tensor.buffer), key_of(tensor)) for tensor in leaves]
+        return [first.get(id(tensor.buffer.root), key_of(tensor)) for tensor in leaves]
 
     def _find_reaching(self, leaves: set[Key]) -> set[Key]:
         """Keys of the tensors that depend on a leaf."""
@@ -162,8 +162,8 @@ class Tape(Watcher):
         results = [t for t in _list_tensors(result) if t.device() is not None]
         inputs = tuple(t for t in tensors_in(operation.bind(args, dict(kwargs))) if t.device() is not None)
         name = operation.python_fully_qualified_name
-        known = set() if name in UNSEEN else self._made | {id(t.buffer) for t in inputs}
-        made = tuple(t for t in results if id(t.buffer) not in known)
+        known = set() if name in UNSEEN else self._made | {id(t.buffer.root) for t in inputs}
+        made = tuple(t for t in results if id(t.buffer.root) not in known)
         if made and inputs:  # otherwise its launches were recorded, or it made a view
             self._append(name, inputs, made)
 
@@ -172,9 +172,9 @@ class Tape(Watcher):
         before = {
             buffer: (buffer, writes - 1) for buffer, writes in made
         }  # keys of overwritten inputs before the write
-        taken = tuple(before.get(id(tensor.buffer)) or key_of(tensor) for tensor in inputs)
+        taken = tuple(before.get(id(tensor.buffer.root)) or key_of(tensor) for tensor in inputs)
         self.nodes.append(Node(name, inputs, outputs, taken, made, **how))
-        self._made.update(id(output.buffer) for output in outputs)
+        self._made.update(id(output.buffer.root) for output in outputs)
 
 
 _active: list[Tape] = []

@@ -13,6 +13,7 @@ from ttmesh.base.dtypes import Layout, StorageType
 from ttmesh.base.errors import DeallocatedError, MeshError, ShapeError
 from ttmesh.base.geometry import MeshCoordinate, MeshShape
 from ttmesh.chip.formats.storage import torch_dtype
+from ttmesh.mesh.allocation.buffer_view import BufferView
 from ttmesh.mesh.allocation.heap import Buffer
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.queue.command_queue import Command, CommandQueue
@@ -156,13 +157,22 @@ class Tensor(DistributedTensor, TorchMixups):
         """Free the memory: at once for every tensor on it when forced, else only if this is the last one."""
         if self._buffer is None:
             self._lanes = self._arriving = None
-        elif force or sys.getrefcount(self._buffer) == 2:  # this attribute and the argument
+        elif force or (
+            sys.getrefcount(self._buffer) == 2  # this attribute and the argument
+            and (not isinstance(self._buffer, BufferView) or self._buffer.is_only_view(sys.getrefcount))
+        ):
             self._buffer.deallocate()
 
     def share(self) -> Tensor:
         """A second device tensor on the same memory, which unforced deallocation then keeps."""
         assert self._mesh is not None, "host tensors hold their values themselves"
         return Tensor.on_device(self.kind, self.buffer, self._mesh)
+
+    def make_view(self, kind: Kind) -> Tensor:
+        """A device tensor of another kind on the same memory: freeing either frees both, but a view can be read on."""
+        assert self._mesh is not None, "host tensors hold their values themselves"
+        self.check_allocated()
+        return Tensor.on_device(kind, BufferView.of(self.buffer), self._mesh)
 
     def buffer_address(self) -> int:
         """Where it is stored, the same on every device."""

@@ -57,15 +57,77 @@ def test_a_view_sees_what_is_written_to_the_tensor(mesh) -> None:
     assert first(view).eq(1).all()
 
 
-def test_freeing_the_tensor_frees_its_views(mesh) -> None:
+def used(mesh) -> int:
+    return ttnn.get_memory_view(mesh, ttnn.BufferType.DRAM).total_bytes_allocated_per_bank
+
+
+@pytest.mark.parametrize("freed", [0, 1, 2])
+def test_memory_freed_through_one_tensor_is_read_through_its_views(mesh, freed) -> None:
+    before, values = used(mesh), torch.randn(4, 32, 32).bfloat16()
+    tensor = on(mesh, values)
+    tensors = [tensor, ttnn.reshape(tensor, (128, 32))]
+    tensors.append(ttnn.reshape(tensors[1], (2, 64, 32)))  # a view of a view
+
+    ttnn.deallocate(tensors[freed])
+
+    readable = {0: [1, 2], 1: [2], 2: [1]}[freed]  # the owner is freed whichever was passed, as in TT-NN
+    assert used(mesh) == before
+    assert [i for i, held in enumerate(tensors) if held.is_allocated()] == readable
+    for i in readable:
+        assert torch.equal(first(tensors[i]).reshape(values.shape), values)
+
+
+def test_a_view_of_freed_memory_is_lost_when_something_else_is_allocated_there(mesh) -> None:
     tensor = on(mesh, torch.zeros(4, 32, 32))
     view = ttnn.reshape(tensor, (128, 32))
-
     ttnn.deallocate(tensor)
 
+    other = on(mesh, torch.ones(1, 32, 32))
+
     assert not view.is_allocated()
-    with pytest.raises(RuntimeError, match="Buffer must be allocated on device"):
+    with pytest.raises(
+        RuntimeError, match="a view of memory that was freed through another tensor, and now belongs to"
+    ):
         ttnn.relu(view)
+    ttnn.deallocate(view)
+    assert other.is_allocated()
+
+
+@pytest.mark.parametrize("times", [1, 2])  # the second call takes the route of the first
+def test_a_freed_tensor_can_be_read_by_the_next_operation_through_its_view(mesh, times) -> None:
+    for _ in range(times):
+        values = torch.randn(4, 32, 32).bfloat16()
+        tensor = on(mesh, values)
+        view = ttnn.reshape(tensor, (128, 32))
+        ttnn.deallocate(tensor)
+
+        result = ttnn.relu(view, memory_config=ttnn.L1_MEMORY_CONFIG)
+
+        assert torch.equal(first(result), values.relu().reshape(128, 32))
+
+
+def test_views_that_are_gone_are_forgotten(mesh) -> None:
+    tensor = on(mesh, torch.zeros(4, 32, 32))
+
+    for _ in range(1000):
+        ttnn.reshape(tensor, (128, 32))
+
+    assert len(tensor.buffer._views) <= 16
+
+
+def test_memory_stays_while_a_view_of_it_is_held(mesh) -> None:
+    before, tensor = used(mesh), on(mesh, torch.ones(4, 32, 32))
+    view = ttnn.reshape(tensor, (128, 32))
+
+    ttnn.deallocate(tensor, force=False)
+    ttnn.deallocate(view, force=False)
+    assert tensor.is_allocated()
+    assert view.is_allocated()
+    del tensor
+
+    assert first(view).eq(1).all()
+    ttnn.deallocate(view, force=False)  # nothing else holds it now
+    assert used(mesh) == before
 
 
 @pytest.mark.parametrize(

@@ -256,6 +256,10 @@ CHANGES = {
     "a set": ({1, 2}, lambda v: v.add(3)),
     "an array": (np.zeros(100), lambda v: v.__setitem__(0, 1)),
     "a torch tensor": (torch.zeros(100), lambda v: v.__setitem__(0, 1)),
+    "shards": (
+        ttnn.create_sharded_memory_config((64, 64), ttnn.CoreGrid(y=2, x=1), ttnn.ShardStrategy.HEIGHT),
+        lambda v: setattr(v.shard_spec, "shape", [64, 32]),
+    ),
     "a configuration": (ttnn.Conv2dConfig(), lambda v: setattr(v, "act_block_h_override", 64)),
     "an activation": (ttnn.UnaryWithParam(ttnn.UnaryOpType.RELU), lambda v: setattr(v, "params", (1.0,))),
 }
@@ -272,6 +276,16 @@ def test_arguments_count_by_value(name: str) -> None:
     assert equal == before
     assert hash(equal) == hash(before)
     assert key_of(value) != before
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_key_that_was_made_before_can_be_part_of_another(name: str) -> None:
+    value = copy.deepcopy(CHANGES[name][0])
+
+    key = key_of({"drop_memory": key_of(value)})
+
+    assert key == key_of({"drop_memory": key_of(copy.deepcopy(value))})
+    assert key != key_of({"drop_memory": None})
 
 
 def test_numbers_of_other_types_are_other_arguments() -> None:

@@ -42,7 +42,7 @@ def point_to_point(
         "mode": "local" if same_device and checked_mode == "fabric" else checked_mode,
     }  # fmt: skip
     outputs = [] if output_tensor is None else [output_tensor]
-    if same_device and output_tensor is not None and output_tensor.buffer is input_tensor.buffer:
+    if same_device and output_tensor is not None and output_tensor.buffer.root is input_tensor.buffer.root:
         _decide(Request("ttnn.point_to_point", mesh, (input_tensor,), tuple(outputs), options))
         return output_tensor
     result: Tensor = run("ttnn.point_to_point", _decide, [input_tensor], options, outputs)

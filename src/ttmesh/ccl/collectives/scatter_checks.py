@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ttmesh.base.dtypes import DataType
+from ttmesh.base.dtypes import DataType, Layout
 from ttmesh.base.errors import MeshError, ShapeError, require
 from ttmesh.ccl.collectives.collective_semaphores import brings_semaphores
 from ttmesh.ccl.collectives.composed_scatter import is_composed_scatter
 from ttmesh.ccl.planning.collective_call import Request, print_spec, require_routers
 from ttmesh.ccl.planning.group_plan import find_fabric_topology
+from ttmesh.ccl.planning.staging_buffers import list_ring_buffers
 from ttmesh.fabric.fabric_config import Topology
 from ttmesh.tensor.tensor import Tensor
 
@@ -69,7 +70,7 @@ def check_reduce_scatter(request: Request, dim: int, n: int) -> None:
         for output in request.outputs:
             if output is not None:
                 _check_output(request, output, dim, n)
-        _check_intermediate(request)
+        _check_intermediate(request, dim, n)
         require(
             request["tuning"] is None or request["tuning"][1] != 0,
             "Expecting a non-empty CoreRangeSet!",
@@ -156,7 +157,14 @@ def _check_output(request: Request, output: Tensor, dim: int, n: int) -> None:
         )
 
 
-def _check_intermediate(request: Request) -> None:
+def _is_staging(given: Tensor, tensor: Tensor, dim: int, n: int) -> bool:
+    """Whether it is what reduce_scatter_minimal_async_create_intermediate_buffer makes for a ring."""
+    if given.dtype is not DataType.UINT8 or tensor.layout is not Layout.TILE or dim % len(tensor.shape) == 0:
+        return False
+    return given.spec == list_ring_buffers(tensor, dim, n)[0]
+
+
+def _check_intermediate(request: Request, dim: int, n: int) -> None:
     """The buffer and the semaphores that callers of the asynchronous form bring."""
     tensor, given, count = request.tensor, request["intermediate"], request["semaphores"]
     if isinstance(given, Tensor):
@@ -166,7 +174,7 @@ def _check_intermediate(request: Request) -> None:
             "a tensor on a device",
             "Move it with to_device() first.",
         )
-        for name in ("layout", "dtype"):
+        for name in () if _is_staging(given, tensor, dim, n) else ("layout", "dtype"):
             require(
                 getattr(given, name) is getattr(tensor, name),
                 f"Intermediate tensor {name} must match input tensor {name}",

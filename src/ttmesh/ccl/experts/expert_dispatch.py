@@ -7,9 +7,8 @@ from itertools import pairwise
 
 import torch
 
-from ttmesh.base.dtypes import DataType, Layout
-from ttmesh.base.errors import require
 from ttmesh.ccl.collectives.collective_semaphores import program_stages
+from ttmesh.ccl.experts.expert_checks import check_combine, check_dispatch
 from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, collective, mesh_of, run
 from ttmesh.ccl.planning.group_plan import ChipGroups, check_axis, find_groups
 from ttmesh.ccl.planning.lane_groups import split_dim
@@ -38,39 +37,10 @@ def all_to_all_dispatch(
     tensors = [input_tensor, expert_indices_tensor, expert_mapping_tensor]
     mesh = mesh_of("ttnn.all_to_all_dispatch", tensors)
     check_axis(mesh, cluster_axis, "all_to_all_dispatch")
-    require(
-        input_tensor.layout is Layout.ROW_MAJOR,
-        "Input tensor must be in row major layout",
-        "ROW_MAJOR_LAYOUT",
-        "Convert it with ttnn.to_layout.",
-    )
-    require(
-        expert_indices_tensor.layout is Layout.ROW_MAJOR,
-        "Indices tensor must be in row major layout",
-        "ROW_MAJOR_LAYOUT",
-        "Convert it with ttnn.to_layout.",
-    )
-    require(
-        input_tensor.dtype is DataType.BFLOAT16,
-        "Input tensor must be bfloat16",
-        "bfloat16",
-        "Convert it with ttnn.typecast.",
-    )
-    require(
-        expert_indices_tensor.dtype is DataType.UINT16,
-        "Indices tensor must be uint16",
-        "uint16",
-        "Convert it with ttnn.typecast.",
-    )
-    require(
-        output_concat_dim in (1, 2),
-        f"Output concat dimension must be 1 or 2, got {output_concat_dim}. Output concat dimension is used to determine "
-        "the dimension to concat the output tokens along.",
-        "1 or 2",
-        "Pass output_concat_dim=1 for the batch or 2 for the sequence.",
-    )
+    config = memory_config or input_tensor.memory_config()
+    check_dispatch(input_tensor, expert_indices_tensor, output_concat_dim, config)
     options = {
-        "axis": cluster_axis, "dim": output_concat_dim, "memory_config": memory_config or input_tensor.memory_config(),
+        "axis": cluster_axis, "dim": output_concat_dim, "memory_config": config,
         "topology": topology, "mode": check_common(mesh, None, num_links, subdevice_id),
     }  # fmt: skip
     tokens, metadata = run("ttnn.all_to_all_dispatch", _decide_dispatch, tensors, options, output_tensors or ())
@@ -95,48 +65,10 @@ def all_to_all_combine(
     tensors = [input_tensor, expert_metadata_tensor, expert_mapping_tensor]
     mesh = mesh_of("ttnn.all_to_all_combine", tensors)
     check_axis(mesh, cluster_axis, "all_to_all_combine")
-    require(
-        input_tensor.layout is Layout.ROW_MAJOR,
-        "Input tensor must be in row major layout",
-        "ROW_MAJOR_LAYOUT",
-        "Convert it with ttnn.to_layout.",
-    )
-    require(
-        expert_metadata_tensor.layout is Layout.ROW_MAJOR,
-        "Metadata tensor must be in row major layout",
-        "ROW_MAJOR_LAYOUT",
-        "Convert it with ttnn.to_layout.",
-    )
-    require(
-        input_tensor.dtype is DataType.BFLOAT16,
-        "Input tensor must be bfloat16",
-        "bfloat16",
-        "Convert it with ttnn.typecast.",
-    )
-    require(
-        expert_metadata_tensor.dtype is DataType.UINT16,
-        "Metadata tensor must be uint16",
-        "uint16",
-        "Convert it with ttnn.typecast.",
-    )
-    require(
-        cluster_axis is not None, "Axis must be specified at the moment", "an axis of the mesh", "Pass cluster_axis."
-    )
-    require(
-        output_shard_dim in (1, 2),
-        f"Output shard dimension must be 1 or 2, got {output_shard_dim}. Output shard dimension is used to determine the "
-        "dimension to shard the output tokens along.",
-        "1 or 2",
-        "Pass output_shard_dim=1 for the batch or 2 for the sequence.",
-    )
-    require(
-        not local_reduce or input_tensor.shape[0] == mesh.get_num_devices(),
-        f"Expecting input dim 0 equal to num devices: {mesh.get_num_devices()}, got: {input_tensor.shape[0]}",
-        f"{mesh.get_num_devices()} with local_reduce",
-        "Pass local_reduce=False.",
-    )
+    config = memory_config or input_tensor.memory_config()
+    check_combine(mesh, *tensors, axis=cluster_axis, dim=output_shard_dim, local_reduce=local_reduce, config=config)
     options = {
-        "axis": cluster_axis, "dim": output_shard_dim, "memory_config": memory_config or input_tensor.memory_config(),
+        "axis": cluster_axis, "dim": output_shard_dim, "memory_config": config,
         "local_reduce": local_reduce, "topology": topology,
         "mode": check_common(mesh, None, num_links, subdevice_id),
     }  # fmt: skip
@@ -228,13 +160,6 @@ def _decide_combine(request: Request) -> Decision:
     n, spec = groups.group_size, request.tensor.spec
     _, batch, seq, hidden = spec.shape
     k = request.tensors[1].spec.shape[-1]
-    extent = batch if dim == 1 else seq
-    require(
-        extent % n == 0,
-        f"{'Batch' if dim == 1 else 'Sequence length'} {extent} must be divisible by axis group {n}",
-        f"a multiple of {n}",
-        "Pad it with ttnn.pad.",
-    )
     shape = (k, batch // n, seq, hidden) if dim == 1 else (k, batch, seq // n, hidden)
 
     def find_experts(metadata: torch.Tensor, mapping: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

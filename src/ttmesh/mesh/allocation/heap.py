@@ -21,6 +21,7 @@ from ttmesh.chip.free_list import BlockSteps
 from ttmesh.chip.memory import BOTTOM_UP, Allocator, MemoryMap, MemoryView, Space
 from ttmesh.mesh.allocation import trace_allocations
 from ttmesh.mesh.allocation.allocation_digest import Digest
+from ttmesh.mesh.allocation.dangling_views import Dangling, Views, readable, take_from_views
 
 log = logging.getLogger("ttmesh")
 DRAM = BufferType.DRAM
@@ -53,7 +54,7 @@ class Heap:
     """The memory of one mesh: allocates cells, frees them, lists live ones. Buffers refer to it, it refers to no buffer."""
 
     __slots__ = (
-        "_allocator", "_freed_by_gc", "_lock", "allocation_high_water", "chips", "closed", "corruptible",
+        "_allocator", "_freed_by_gc", "_lock", "allocation_high_water", "chips", "closed", "corruptible", "dangling",
         "deletion_high_water", "device", "digest", "lane_axes", "live", "mesh_id", "traces_live", "version",
     )  # fmt: skip
 
@@ -71,6 +72,7 @@ class Heap:
         self.deletion_high_water = 0
         self.traces_live = 0
         self.corruptible: set[int] = set()  # ids of buffers that a replay may overwrite: the program said so
+        self.dangling: Dangling = []  # freed memory that views still read
         self.digest: Digest | None = None  # only where several ranks must make the same allocations
         self._allocator = Allocator(space, chips)
         self._lock = Lock()
@@ -115,6 +117,7 @@ class Heap:
         if steps is not None and (
             signals.listening
             or len(self._allocator.lists[DRAM]) != 1
+            or self.dangling
             or (self.traces_live and (trace_allocations.TRACE_ALLOC_TRACKING or not _warned.of_traces))
         ):  # as take_temporary asks it; a function for both would be one more frame
             raise StepsUnfit
@@ -159,6 +162,8 @@ class Heap:
             cell.writes = 0
             self.live[buffer_type][address] = cell
             self.version += 1
+            if self.dangling:
+                self.dangling = take_from_views(self.dangling, cell)
             if buffer_type is DRAM and address + bank_bytes > self.allocation_high_water:
                 self.allocation_high_water = address + bank_bytes
             if self.digest is not None and not temporary:
@@ -183,6 +188,7 @@ class Heap:
         if (
             signals.listening
             or len(lists) != 1
+            or self.dangling
             or (self.traces_live and (trace_allocations.TRACE_ALLOC_TRACKING or not _warned.of_traces))
         ):
             return self.take(room, label, temporary=True)
@@ -230,6 +236,13 @@ class Heap:
         """Free a cell's memory."""
         with self._lock:
             self._release(cell)
+
+    def free_under_views(self, cell: Cell, views: Views) -> None:
+        """Free a cell's memory; these views read what it held until something else is allocated there."""
+        with self._lock:
+            self._release(cell)
+            if readable(views):
+                self.dangling.append((cell, views))
 
     def resolve(self, cell: Cell) -> Cell:
         """The live cell at the same address, else the cell itself: how a traced command finds its memory."""
@@ -339,7 +352,10 @@ def _describe_largest(cells: Iterable[Cell]) -> list[str]:
 class Buffer:
     """Owns a cell: the memory is freed when the last tensor on it goes, or by `deallocate`."""
 
-    __slots__ = ("_cell", "_last_writes", "heap")  # `_last_writes` is set when it is freed
+    # `_last_writes` is set when it is freed, `_views` when it has the first (weak references)
+    __slots__ = ("_cell", "_last_writes", "_views", "heap")
+
+    _views: Views
 
     def __init__(self, cell: Cell, heap: Heap) -> None:
         self._cell: Cell | None = cell
@@ -364,6 +380,11 @@ class Buffer:
         """How many commands were enqueued to write into it."""
         return self._last_writes if self._cell is None else self._cell.writes
 
+    @property
+    def root(self) -> Buffer:
+        """The buffer that owns the memory: itself, unless it is a view."""
+        return self
+
     def is_allocated(self) -> bool:
         """Whether the memory is still held."""
         return self._cell is not None and not self.heap.closed
@@ -374,7 +395,11 @@ class Buffer:
         if cell is not None:
             self._last_writes: int = cell.writes
         if cell is not None and not self.heap.closed:
-            self.heap.free(cell)
+            views = getattr(self, "_views", None)
+            if views is None:
+                self.heap.free(cell)
+            else:
+                self.heap.free_under_views(cell, views)
 
     def forget(self) -> None:
         """Own the memory no longer; someone else gave it back."""

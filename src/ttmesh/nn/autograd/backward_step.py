@@ -14,7 +14,7 @@ from ttmesh.tensor.tensor import Tensor
 
 def key_of(tensor: Tensor) -> Key:
     """A key that changes whenever the tensor's buffer is written."""
-    return id(tensor.buffer), tensor.buffer.writes
+    return id(tensor.buffer.root), tensor.buffer.writes
 
 
 def make_backward_step(node: Node, grads: Sequence[Tensor | None], needed: list[bool]) -> Sequence[Tensor | None]:

@@ -31,8 +31,8 @@ class Node:
     @property
     def written_inputs(self) -> set[int]:
         """Positions of the inputs that the operation writes into."""
-        outputs = {id(output.buffer) for output in self.outputs}
-        return {position for position, tensor in enumerate(self.inputs) if id(tensor.buffer) in outputs}
+        outputs = {id(output.buffer.root) for output in self.outputs}
+        return {position for position, tensor in enumerate(self.inputs) if id(tensor.buffer.root) in outputs}
 
 
 Rule = Callable[[Node, Tensor, Sequence[bool]], "list[Tensor | None] | None"]

@@ -104,7 +104,6 @@ PER_OPERATION: dict[str, dict[str, Tag]] = {
             _no_effect("Masks and reciprocals for TT-NN's kernels; ttmesh derives groups from num_groups."),
             "reciprocals",
         ),
-        **_tag_parameters(_no_effect("Chooses between kernels with equal results."), "num_out_blocks"),
     },
     **{
         f"ttnn.experimental.{name}": {"math_fidelity": FIDELITY}

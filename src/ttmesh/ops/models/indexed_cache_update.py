@@ -21,7 +21,7 @@ MOST_ROWS = 256
 def _check_tensors(cache1: Tensor, input1: Tensor, cache2: Tensor, input2: Tensor, rows: Tensor) -> None:
     for first, second, name in ((cache1, cache2, "cache"), (input1, input2, "input")):
         wrong = f"{name}_tensor1 and {name}_tensor2 must not alias the same device buffer"
-        require(first.buffer is not second.buffer, wrong, "two tensors", "Clone one.")
+        require(first.buffer.root is not second.buffer.root, wrong, "two tensors", "Clone one.")
     named = {"cache_tensor1": cache1, "input_tensor1": input1, "cache_tensor2": cache2, "input_tensor2": input2}
     for name, tensor in named.items():
         right = tensor.dtype is DataType.BFLOAT16

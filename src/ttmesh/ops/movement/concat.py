@@ -250,7 +250,7 @@ def _check_repeat(call: Call) -> None:
     if given is not None:
         wrong = "repeat: optional_output_tensor must not alias the input buffer"
         require(
-            given.buffer is not call.tensors[0].buffer,
+            given.buffer.root is not call.tensors[0].buffer.root,
             wrong,
             "a tensor that shares no memory with the inputs",
             "Allocate another tensor for the result.",

@@ -39,7 +39,7 @@ def make_view(tensor: Tensor, spec: TensorSpec) -> Tensor:
     mesh = tensor.device()
     if mesh is not None:
         kind = kind_of(spec, tensor.kind.topology, tensor.kind.presence)
-        return Tensor.on_device(kind, tensor.buffer, mesh)
+        return tensor.make_view(kind)
     axes = tensor.mesh_shape.dims()
     values = spec.view_of(tensor.lanes, tensor.spec, axes)
     if values is None and prod(spec.shape) == prod(tensor.shape):

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor as Lanes
+from torch.nn import functional as F
 
 from ttmesh.base.dtypes import INTEGERS, Arch, Layout
 from ttmesh.base.errors import ShapeError, require
@@ -24,6 +25,7 @@ from ttmesh.tensor.spec.tensor_spec import TensorSpec
 TILE = 32
 
 GRID = (8, 8)  # of a Wormhole: what TT-NN chooses from where no grid is given
+SUMMED_AT_ONCE = 256 * 256  # elements that a core adds up at once where TT-NN chooses the number of blocks
 
 
 def _check(call: Call) -> None:
@@ -146,6 +148,7 @@ def group_norm(
     weight: Lanes | None,
     bias: Lanes | None,
     core_grid: Any,
+    num_out_blocks: int | None,
     lane_axes: int,
     specs: Sequence[TensorSpec],
 ) -> Lanes:
@@ -159,7 +162,8 @@ def group_norm(
         return grouped.mean(-1, keepdim=True).expand(grouped.shape).flatten(-2)
 
     if fpu.is_emulated(x):
-        out = _normalize_on_fpu(x, num_groups, epsilon, _count_row_slices(specs[0], core_grid, num_groups))
+        height = _rows_of_a_sum(specs[0], core_grid, num_groups, num_out_blocks)
+        out = _normalize_on_fpu(x, num_groups, epsilon, height)
     else:
         # Rows are summed before channels: torch reduces full rows five times faster than groups of columns.
         centred = x - average_groups(x.mean(-2, keepdim=True))
@@ -173,38 +177,51 @@ def group_norm(
     return out
 
 
-def _count_row_slices(spec: TensorSpec, core_grid: Any, groups: int) -> int:
-    """Over how many cores the rows of a sample are divided; several samples share the rows of cores."""
+def _rows_of_a_sum(spec: TensorSpec, core_grid: Any, groups: int, blocks: int | None) -> int:
+    """How many rows of a sample are added at once: those of one core, in so many blocks in DRAM."""
     samples, channels = spec.shape[0], spec.shape[-1]
-    shards = spec.memory_config.shard_spec
+    rows, shards = spec.physical_shape[0] // samples, spec.memory_config.shard_spec
     if shards is not None:
-        return max(1, -(-spec.physical_shape[0] // shards.shape[0]) // samples)
+        return _divide_tiles(rows, max(1, -(-spec.physical_shape[0] // shards.shape[0]) // samples))
     if core_grid is None:
-        core_grid = find_dram_grid(*GRID, channels, groups, spec.physical_shape[0], samples)
+        core_grid, blocks = find_dram_grid(*GRID, channels, groups, spec.physical_shape[0], samples), -1
         if core_grid is None:
-            return 1
+            return rows
     columns: int = virtual_columns(core_grid.x, groups, channels) or core_grid.x
-    slices: int = core_grid.x // columns * core_grid.y // samples
-    return max(1, slices)
+    cores: int = core_grid.x // columns * core_grid.y
+    height = _divide_tiles(rows, max(1, cores // samples))  # several samples share the rows of cores
+    if blocks == -1:
+        blocks = _choose_blocks(rows * channels, columns * cores)
+    return max(height // TILE // (blocks or 1), 1) * TILE
 
 
-def _normalize_on_fpu(x: Lanes, groups: int, epsilon: float, row_slices: int) -> Lanes:
+def _divide_tiles(rows: int, cores: int) -> int:
+    return -(-rows // TILE // cores) * TILE
+
+
+def _choose_blocks(volume: int, cores: int) -> int:
+    """TT-NN's choice of num_out_blocks: about 64 tiles in each, a power of two up to 256."""
+    wanted = volume // (SUMMED_AT_ONCE * cores)
+    return next(blocks for blocks in (1 << i for i in range(9)) if blocks >= wanted or blocks == 256)
+
+
+def _normalize_on_fpu(x: Lanes, groups: int, epsilon: float, height: int) -> Lanes:
     """The steps of TT-NN's kernel on [.., groups, rows, channels of a group]."""
     grouped = torch.unflatten(x, -1, (groups, -1)).movedim(-2, -3)
-    centred = fpu.subtract(grouped, _average_on_cores(grouped, row_slices))
-    variance = _average_on_cores(fpu.multiply(centred, centred), row_slices)
+    centred = fpu.subtract(grouped, _average_on_cores(grouped, height))
+    variance = _average_on_cores(fpu.multiply(centred, centred), height)
     out = fpu.keep(fpu.multiply(centred, fpu.keep(torch.rsqrt(variance + epsilon))))
     return out.movedim(-3, -2).flatten(-2)
 
 
-def _average_on_cores(values: Lanes, row_slices: int) -> Lanes:
-    """The mean of each group: every core averages its rows, then the averages are averaged.
+def _average_on_cores(values: Lanes, height: int) -> Lanes:
+    """The mean of each group: the averages of `height` rows each, by the cores that hold them, are averaged.
 
     One long sum in a 16-bit destination would lose what is added last.
     """
     rows = values.shape[-2]
-    height = -(-rows // TILE // row_slices) * TILE
-    if height >= rows or rows % height:
+    if height >= rows:
         return fpu.keep(fpu.mean(values, (-2, -1), keepdim=True))
-    per_core = fpu.keep(fpu.mean(torch.unflatten(values, -2, (-1, height)), (-2, -1)))
-    return fpu.keep(fpu.mean(per_core.unsqueeze(-2), (-1,), keepdim=True))
+    whole = F.pad(values, (0, 0, 0, -rows % height))  # the last block may be shorter
+    averages = fpu.keep(fpu.mean(torch.unflatten(whole, -2, (-1, height)), (-2, -1)))
+    return fpu.keep(fpu.total(averages.unsqueeze(-2), (-1,), keepdim=True, scaler=height / rows))

@@ -65,7 +65,9 @@ def _mean(input_tensor: torch.Tensor, dim: Dims, keepdim: bool, scalar: float, l
     dims = normalize_dims(dim, input_tensor.dim() - lane_axes)
     if not dims:
         return multiply_by_scalar(input_tensor, scalar)
-    factor = scalar / max(reduced_count(input_tensor, dims), 1)
+    factor = scalar / (reduced_count(input_tensor, dims) or torch.nan)  # the mean of nothing is NaN
+    if factor != factor:
+        return total(input_tensor, dims, keepdim).float() * torch.nan
     return fpu.total(input_tensor, dims, keepdim=keepdim, scaler=factor, between=lambda config: config.out_dtype)
 
 
@@ -84,9 +86,10 @@ def _specialise(reduce: Callable[[torch.Tensor, int | tuple[int, ...], bool], to
 
 def _specialise_mean(case: Case) -> Lane | None:
     dims, keepdim = normalize_dims(case["dim"], len(case.specs[0].shape)), case["keepdim"]
-    factor = case["scalar"] / max(math_prod(case.specs[0].shape[dim] for dim in dims), 1)
-    if not dims:
+    count = math_prod(case.specs[0].shape[dim] for dim in dims)
+    if not dims or not count:
         return None
+    factor = case["scalar"] / count
     if frexp(factor)[0] == 0.5 and case.specs[0].dtype in (DataType.BFLOAT16, DataType.FLOAT32):
         return lambda values: values.sum(dims, keepdim).mul_(factor)  # a power of two: nothing is left to round
     return lambda values: values.sum(dims, keepdim, dtype=torch.float32).mul_(factor)
@@ -357,6 +360,13 @@ def _check_product(call: Call) -> None:
     require_dtype(spec, allowed, wrong)
 
 
+def _check_extreme(call: Call) -> None:
+    shape = call.specs[0].shape
+    for dim in sorted(dim % len(shape) for dim in normalize_dims(call["dim"], len(shape))):
+        wrong = f"Expected reduction dim {dim} to have non-zero size"
+        require(shape[dim] != 0, wrong, "at least one value along it", "Leave the call out for empty tensors.")
+
+
 # -- definitions -------------------------------------------------------------------------------------------------------
 
 
@@ -380,6 +390,7 @@ max_ = op(
     "ttnn.max",
     golden=goldens.max_,
     out=_tiled_spec,
+    check=_check_extreme,
     stages=reduce_stages("max", _reduced_spec),
     specialise=_specialise(torch.amax),
 )(_make_extreme(torch.amax, torch.amin))
@@ -387,6 +398,7 @@ min_ = op(
     "ttnn.min",
     golden=goldens.min_,
     out=_tiled_spec,
+    check=_check_extreme,
     stages=reduce_stages("min", _reduced_spec),
     specialise=_specialise(torch.amin),
 )(_make_extreme(torch.amin, torch.amax))

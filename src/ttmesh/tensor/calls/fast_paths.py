@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ttmesh.chip.cells import Cell
+from ttmesh.mesh.allocation.buffer_view import BufferView
+from ttmesh.mesh.allocation.heap import Buffer
 from ttmesh.mesh.device.mesh_device import MeshDevice
 from ttmesh.mesh.queue.command_queue import Body
 from ttmesh.mesh.queue.plan_table import CallPath, Key
@@ -70,26 +72,27 @@ class PlanPath:
 
 
 class ViewPath:
-    """One of a call's tensors viewed as another kind: a reshape that moves no byte."""
+    """One of a call's tensors, or a view of one as another kind: a reshape that moves no byte."""
 
-    __slots__ = ("_kind", "_source")
+    __slots__ = ("_is_view", "_kind", "_source")
 
-    def __init__(self, kind: Kind, source: int) -> None:
-        self._kind, self._source = kind, source
+    def __init__(self, kind: Kind, source: int, is_view: bool) -> None:
+        self._kind, self._source, self._is_view = kind, source, is_view
 
     def run(self, mesh: MeshDevice, tensors: list[Tensor], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
-        """The view of a call's tensor."""
+        """The tensor or its view."""
         tensor = tensors[self._source]
         buffer = tensor._buffer
         if buffer is None or buffer._cell is None:
             tensor.buffer.cell  # noqa: B018  (raises: it is on the host or freed)
-        return Tensor.on_device(self._kind, buffer, mesh)  # type: ignore[arg-type]
+        held: Buffer = buffer  # type: ignore[assignment]
+        return Tensor.on_device(self._kind, BufferView.of(held) if self._is_view else held, mesh)
 
 
 def make_view_path(result: Tensor, tensors: Sequence[Tensor]) -> ViewPath:
     """The fast path of a call that gave one of its tensors, or a view of one."""
-    source = next(i for i, tensor in enumerate(tensors) if tensor._buffer is result._buffer)
-    return ViewPath(result.kind, source)
+    source = next(i for i, tensor in enumerate(tensors) if tensor.buffer.root is result.buffer.root)
+    return ViewPath(result.kind, source, tensors[source]._buffer is not result._buffer)
 
 
 class BoundPath:
@@ -151,8 +154,9 @@ def _make_path_of_steps(
     if not steps:
         if type(result) is not Tensor:
             return None
-        held = [i for i, tensor in enumerate(tensors) if tensor._buffer is result._buffer]
-        return ViewPath(result.kind, held[0]) if held else None
+        if result._buffer is None or all(tensor.buffer.root is not result.buffer.root for tensor in tensors):
+            return None
+        return make_view_path(result, tensors)
     plan, body, reads, outputs, made = steps[0]
     written = [output for output in outputs if output is not None]
     places = [i for output in written for i, value in enumerate(given) if value is output]

@@ -139,7 +139,7 @@ def alias_of(operation: Operation, arguments: Arguments) -> Tensor | None:
     if observer.needs_programs or own.spec.memory_config.is_sharded():
         return None
     kind = kind_of(own.spec.with_shape(shape), own.topology, own.presence)
-    return Tensor.on_device(kind, first.buffer, call.mesh)
+    return first.make_view(kind)
 
 
 def launch_on_host(operation: Operation, arguments: Arguments, tensors: Sequence[Tensor]) -> Any:

@@ -126,7 +126,7 @@ def key_of(value: Any, runtime: bool = False) -> Hashable:
         return (type(value), float_key(value))
     if isinstance(value, int):
         return (type(value), value)
-    if dataclasses.is_dataclass(value):
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):  # a key made before holds classes
         return (type(value), *(key_of(getattr(value, field.name)) for field in dataclasses.fields(value)))
     try:
         hash(value)
