@@ -6,10 +6,12 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import ttmesh
+from ttmesh.base.argument_types import name_wrong_types
 from ttmesh.base.errors import ShapeError, require
 
 SOURCE = Path(ttmesh.__file__).parent
@@ -78,3 +80,12 @@ def test_require_raises_the_three_parts() -> None:
 
     with pytest.raises(ShapeError, match=r"^dim 5 of a matrix; expected 0 or 1\. Choose a smaller dim\.$"):
         require(False, "dim 5 of a matrix", "0 or 1", "Choose a smaller dim.")
+
+
+def test_an_error_inside_a_function_that_takes_anything_is_not_hidden() -> None:
+    @name_wrong_types
+    def read(values: Any, optional: Any | None = None) -> Any:
+        raise TypeError("what is really wrong")
+
+    with pytest.raises(TypeError, match="what is really wrong"):
+        read([1], optional=2)

@@ -69,8 +69,10 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
 
 
 def test_a_misspelt_operation_is_answered_with_near_names() -> None:
-    with pytest.raises(AttributeError, match=r"ttnn\.sofmax is not emulated by ttmesh.* Did you mean softmax"):
+    with pytest.raises(AttributeError, match=r"module 'ttnn' has no attribute 'sofmax': .* Did you mean softmax"):
         _ = ttnn.sofmax
+    with pytest.raises(AttributeError, match=r"Did you mean ttnn\.transformer\.scaled_dot_product_attention\?"):
+        _ = ttnn.scaled_dot_product_attention
 
 
 def test_the_page_has_a_row_for_every_registered_operation(capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,3 +117,14 @@ def test_the_committed_pages_are_what_the_code_says(capsys: pytest.CaptureFixtur
     for option, page in (("--markdown", "coverage.md"), ("--no-effect", "no_effect.md")):
         cli.main(["ops", option])
         assert capsys.readouterr().out == (docs / page).read_text(), f"run `make pages`: {page} is out of date"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"), [([], "Nothing is missing."), (["softmax"], "Nothing that matches 'softmax' is missing.")]
+)
+def test_that_nothing_is_missing_is_no_error(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], text: str
+) -> None:
+    assert cli.main(["ops", "--missing", *arguments]) == 0
+
+    assert capsys.readouterr().out.startswith(text)

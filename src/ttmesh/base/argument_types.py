@@ -151,5 +151,9 @@ def _list_classes(hint: object) -> tuple[type, ...]:
     """The classes that an annotation allows; none where it allows more than classes can say."""
     is_union = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
     parts = typing.get_args(hint) if is_union else (hint,)
-    classes = tuple(part for part in parts if isinstance(part, type) and typing.get_origin(part) is None)
+    classes = tuple(
+        part
+        for part in parts
+        if isinstance(part, type) and part is not typing.Any and typing.get_origin(part) is None  # type: ignore[comparison-overlap]  # a class since Python 3.11
+    )
     return () if len(classes) < len(parts) or any(getattr(part, "_is_protocol", False) for part in classes) else classes

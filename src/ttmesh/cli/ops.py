@@ -38,14 +38,20 @@ def run(args: argparse.Namespace) -> int:
     pattern = args.pattern if any(c in args.pattern for c in "*?[") else f"*{args.pattern}*"
     # all_* means ttnn.all_gather, and ttnn.experimental.all_gather_async too
     shown = [row for row in found if any(fnmatch.fnmatch(n, pattern) for n in (row.name, row.name.rpartition(".")[2]))]
-    if args.missing:
-        shown = [row for row in shown if row.status == coverage.MISSING]
     if not shown:
         raise MeshError(
-            f"no {'missing ' if args.missing else ''}name matches {args.pattern!r}",
+            f"no name matches {args.pattern!r}",
             expected="part of a TT-NN name, or a pattern with * and ?",
             fix=suggest_names(args.pattern, [row.name.rpartition(".")[2] for row in found]),
         )
+    if args.missing:
+        shown = [row for row in shown if row.status == coverage.MISSING]
+        if not shown:
+            print(
+                f"Nothing that matches {args.pattern!r} is missing." if args.pattern != "*" else "Nothing is missing."
+            )
+            print(coverage.format_summary(found))
+            return 0
     table = Table(box=None, pad_edge=False)
     table.add_column("name", overflow="fold")  # a name that is cut off cannot be copied
     table.add_column("status")

@@ -13,6 +13,7 @@ import pytest
 
 from ttmesh import dropin, shim
 from ttmesh.testing import stand_ins
+from ttmesh.testing.short_tracebacks import shorten
 
 dropin.install(force=True)
 stand_ins.install()
@@ -41,6 +42,14 @@ def pytest_runtestloop(session: pytest.Session) -> Iterator[Any]:
         result = yield
     session.config.stash[REPORT] = run.report
     return result
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Iterator[Any]:
+    """Errors end at the line of the test suite that met them."""
+    if call.excinfo is not None:
+        shorten(call.excinfo)
+    return (yield)
 
 
 REPORT = pytest.StashKey[Any]()

@@ -222,7 +222,11 @@ def _open_mesh(
         if fabric is not None:
             set_fabric_config(type(fabric).DISABLED)
     if left:
-        pytest.fail("buffers still allocated at the end of the test: " + "; ".join(left), pytrace=False)
+        pytest.fail(
+            f"buffers still allocated at the end of the test: {'; '.join(left)}. Free them (ttnn.deallocate, or let the "
+            "last reference go), or mark a test that means to keep them with @pytest.mark.tt_allow_leaks.",
+            pytrace=False,
+        )
 
 
 def _variable() -> int | None:

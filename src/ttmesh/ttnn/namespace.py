@@ -60,12 +60,15 @@ class Namespace(ModuleType):
             return named
         if self._root is not None:
             return getattr(self._root, name)
-        prefix = f"{_public(self.__name__)}."
-        operations = (key.removeprefix(prefix) for key in self._names() if key.startswith(prefix))
+        module = _public(self.__name__)
+        prefix, names = f"{module}.", self._names()
+        operations = (key.removeprefix(prefix) for key in names if key.startswith(prefix))
         known = [*self._table, *(key for key in self.__dict__ if not key.startswith("_")), *operations]
+        elsewhere = [key for key in names if key.endswith(f".{name}")]
+        hint = f"Did you mean {' or '.join(elsewhere)}?" if elsewhere else suggest_names(name, known)
         raise NotHereError(
-            f"{prefix}{name} is not emulated by ttmesh; expected a name that `ttmesh ops` lists. "
-            f"{suggest_names(name, known)}"
+            f"module {module!r} has no attribute {name!r}: {prefix}{name} is no name of TT-NN 0.81; expected one that "
+            f"`ttmesh ops` lists. {hint}"
         )
 
     def __dir__(self) -> list[str]:

@@ -177,29 +177,51 @@ def test_a_reshape_to_fewer_rows_of_the_same_length_is_a_view_of_the_first(
     values = torch.arange(64.0 * 32).reshape(1, 1, 64, 32) % 128
     tensor = on(mesh, values, layout)
     padded = ttnn.reshape(tensor, ttnn.Shape([1, 1, 1, 32]), ttnn.Shape([1, 1, 64, 32]))
-    cropped = ttnn.reshape(tensor, (1, 1, 32, 32))
+    cropped = ttnn.reshape(tensor, ttnn.Shape([1, 1, 32, 32]))  # of a tuple TT-NN asks that the volumes are equal
 
     assert (padded.shape, cropped.shape) == ([1, 1, 1, 32], [1, 1, 32, 32])
     assert padded.buffer_address() == cropped.buffer_address() == tensor.buffer_address()
     assert first(cropped).equal(values[:, :, :32])
     assert first(padded).equal(values[:, :, :1])
     with pytest.raises(RuntimeError, match="MeshBuffer must be large enough to hold the tensor"):
-        ttnn.reshape(tensor, (1, 1, 128, 32))
+        ttnn.reshape(tensor, ttnn.Shape([1, 1, 128, 32]))
+    for numbers in ((1, 1, 32, 32), [1, 1, 128, 32]):
+        with pytest.raises(RuntimeError, match="Invalid arguments to reshape"):
+            ttnn.reshape(tensor, numbers)
 
 
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda x: ttnn.reshape(x, (5, 5)), "Attempting to reshape between two shapes with different volumes"),
-        (lambda x: ttnn.reshape(x, (-1, -1)), "Only one dimension can be inferred in reshape"),
+        (lambda x: ttnn.reshape(x, (5, 5)), "Invalid arguments to reshape"),
+        (
+            lambda x: ttnn.reshape(x, ttnn.Shape([5, 5])),
+            "Attempting to reshape between two shapes with different volumes",
+        ),
+        (
+            lambda x: ttnn.reshape(x, (-1, -1)),
+            r"Shape cannot have more than 1 elements that is set to -1! Shape used: \(-1,-1,\)",
+        ),
+        (lambda x: ttnn.view(x, (5, 5)), "Invalid arguments to reshape"),
+        (lambda x: x[:, 40:50], r"Slice start\[1\] \(40\) must be less than input tensor shape\[1\] \(32\)"),
+        (
+            lambda x: ttnn.transpose(x, 0, 9),
+            "Index is out of bounds for the rank, should be between 0 and 2 however is 9",
+        ),
+        (lambda x: ttnn.split(x, 0, 0), "split_size must be greater than 0, but got: 0"),
+        (lambda x: ttnn.expand(x, (3, 32)), "Output rank must be >= input rank for expand"),
         (lambda x: ttnn.view(x, (4, 16, 64)), "The last dimension can not change in view"),
         (lambda x: ttnn.view(x, (8, 16, 32)), "Invalid second last dims for TILED reshape, from 32 to 16"),
         (lambda x: ttnn.squeeze(x, 5), r"Dimension out of range \(expected to be in range of \[-3,2\], but got 5\)"),
         (lambda x: ttnn.permute(x, (0, 1)), "does not match the length of the desired ordering"),
-        (lambda x: ttnn.concat([], dim=0), "ttnn.concat got no tensor"),
+        (lambda x: ttnn.concat([], dim=0), "ttnn.concat: expected a non-empty list of Tensors!"),
         (
             lambda x: ttnn.concat([x, x], dim=7),
-            "ttnn: Dimension out of range: dim 7 cannot be used for tensors of rank 3",
+            "Index is out of bounds for the rank, should be between 0 and 2 however is 7",
+        ),
+        (
+            lambda x: ttnn.concat([x, x], dim=-5),
+            "Index is out of bounds for the rank, should be between 0 and 2 however is 18446744073709551614",
         ),
         (lambda x: ttnn.split(x, [1, 2], 0), r"split_sizes must sum exactly to the size of dimension 0 \(4\)"),
         (lambda x: ttnn.pad(x, [(1, 0)], 0.0), "on device tile padding does not support front padding"),

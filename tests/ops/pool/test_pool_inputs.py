@@ -89,3 +89,34 @@ def test_only_sharded_inputs_are_freed(mesh: ttnn.MeshDevice, pool: Pool) -> Non
         x = on(mesh, 1, 1, 1024, 64, memory_config=config)
         pool(x, 1, 32, 32, 64, deallocate_input=True)
         assert x.is_allocated() is stays
+
+
+@pytest.mark.parametrize(
+    ("window", "stride", "padding", "dilation", "text"),
+    [
+        (
+            [0, 3],
+            [1, 1],
+            [0, 0],
+            [1, 1],
+            r"Pool2D: Kernel size must be greater than 0 in both dimensions, got \(0, 3\)",
+        ),
+        ([3, 3], [1, 0], [0, 0], [1, 1], r"Pool2D: Stride must be greater than 0 in both dimensions, got \(1, 0\)"),
+        ([3, 3], [1, 1], [0, 0], [0, 1], r"Pool2D: Dilation must be greater than 0 in both dimensions, got \(0, 1\)"),
+        ([3, 3], [2, 2], [9, 9], [1, 1], r"Pool2D: Padding \(9, 9, 9\) should not exceed half of kernel size \(3, 3\)"),
+        (
+            [9, 3],
+            [1, 1],
+            [0, 0],
+            [1, 1],
+            r"Pool2D: Effective kernel size \(9, 3\) cannot exceed padded input size \(8, 8\)",
+        ),
+    ],
+)
+def test_windows_are_refused_in_ttnns_words(
+    mesh: ttnn.MeshDevice, window: list[int], stride: list[int], padding: list[int], dilation: list[int], text: str
+) -> None:
+    image = ttnn.from_torch(torch.zeros(1, 1, 64, 32), dtype=ttnn.bfloat16, device=mesh)
+
+    with pytest.raises(RuntimeError, match=text):
+        ttnn.max_pool2d(image, 1, 8, 8, 32, window, stride, padding, dilation)

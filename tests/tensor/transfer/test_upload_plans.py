@@ -136,3 +136,12 @@ def test_a_default_mapper_is_followed_after_an_upload_without_one(mesh):
 def test_an_argument_of_another_type_is_named(mesh: ttnn.MeshDevice, wrong: dict[str, object], text: str) -> None:
     with pytest.raises(TypeError, match=text):
         ttnn.from_torch(torch.zeros(32, 32), device=mesh, **wrong)
+
+
+@pytest.mark.parametrize("make", [ttnn.from_torch, ttnn.as_tensor])
+@pytest.mark.parametrize("values", [[1.0, 2.0], (1, 2), 3, 2.5, "x", [torch.ones(2)]], ids=repr)
+def test_values_that_are_no_tensor_are_refused_as_in_ttnn(make: object, values: object) -> None:
+    kind = type(values).__name__
+    wrong = rf"ttnn.from_torch\(\): incompatible function arguments.*tensor is a {kind}; pass a torch tensor"
+    with pytest.raises(TypeError, match=wrong):
+        make(values, dtype=ttnn.float32)  # type: ignore[operator]

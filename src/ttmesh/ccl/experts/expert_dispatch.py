@@ -7,8 +7,9 @@ from itertools import pairwise
 
 import torch
 
+from ttmesh.base.errors import require
 from ttmesh.ccl.collectives.collective_semaphores import program_stages
-from ttmesh.ccl.experts.expert_checks import check_combine, check_dispatch
+from ttmesh.ccl.experts.expert_checks import check_combine, check_dispatch, check_experts, check_room_for_result
 from ttmesh.ccl.planning.collective_call import Decision, Request, check_common, collective, mesh_of, run
 from ttmesh.ccl.planning.group_plan import ChipGroups, check_axis, find_groups
 from ttmesh.ccl.planning.lane_groups import split_dim
@@ -37,10 +38,10 @@ def all_to_all_dispatch(
     tensors = [input_tensor, expert_indices_tensor, expert_mapping_tensor]
     mesh = mesh_of("ttnn.all_to_all_dispatch", tensors)
     check_axis(mesh, cluster_axis, "all_to_all_dispatch")
-    config = memory_config or input_tensor.memory_config()
-    check_dispatch(input_tensor, expert_indices_tensor, output_concat_dim, config)
+    kept = memory_config or input_tensor.memory_config()
+    check_dispatch(input_tensor, expert_indices_tensor, kept.is_sharded(), output_concat_dim)
     options = {
-        "axis": cluster_axis, "dim": output_concat_dim, "memory_config": config,
+        "axis": cluster_axis, "dim": output_concat_dim, "memory_config": kept,
         "topology": topology, "mode": check_common(mesh, None, num_links, subdevice_id),
     }  # fmt: skip
     tokens, metadata = run("ttnn.all_to_all_dispatch", _decide_dispatch, tensors, options, output_tensors or ())
@@ -65,10 +66,15 @@ def all_to_all_combine(
     tensors = [input_tensor, expert_metadata_tensor, expert_mapping_tensor]
     mesh = mesh_of("ttnn.all_to_all_combine", tensors)
     check_axis(mesh, cluster_axis, "all_to_all_combine")
-    config = memory_config or input_tensor.memory_config()
-    check_combine(mesh, *tensors, axis=cluster_axis, dim=output_shard_dim, local_reduce=local_reduce, config=config)
+    kept = memory_config or input_tensor.memory_config()
+    if output_tensor is None:
+        shards = mesh.get_num_devices() if cluster_axis is None else mesh.shape[cluster_axis]
+        check_room_for_result(expert_metadata_tensor, output_shard_dim, shards)
+    check_combine(
+        *tensors, local_reduce=local_reduce, axis=cluster_axis, sharded=kept.is_sharded(), dim=output_shard_dim
+    )
     options = {
-        "axis": cluster_axis, "dim": output_shard_dim, "memory_config": config,
+        "axis": cluster_axis, "dim": output_shard_dim, "memory_config": kept,
         "local_reduce": local_reduce, "topology": topology,
         "mode": check_common(mesh, None, num_links, subdevice_id),
     }  # fmt: skip
@@ -157,14 +163,21 @@ def _decide_dispatch(request: Request) -> Decision:
 
 def _decide_combine(request: Request) -> Decision:
     groups, dim = find_groups(request, request["axis"]), request["dim"]
-    n, spec = groups.group_size, request.tensor.spec
-    _, batch, seq, hidden = spec.shape
-    k = request.tensors[1].spec.shape[-1]
+    n, hidden = groups.group_size, request.tensor.spec.shape[-1]
+    _, batch, seq, k = request.tensors[1].spec.shape
+    extent = batch if dim == 1 else seq
+    require(
+        extent % n == 0,
+        f"{'Batch' if dim == 1 else 'Sequence length'} {extent} must be divisible by axis group {n}",
+        f"a multiple of {n}",
+        "Pad it with ttnn.pad.",
+    )
     shape = (k, batch // n, seq, hidden) if dim == 1 else (k, batch, seq // n, hidden)
 
     def find_experts(metadata: torch.Tensor, mapping: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """For every token's experts: the chip that has the expert, whether there is one, and the expert's index there."""
         experts = expand_groups(groups, metadata)[:, 0, 0].long()  # [groups, batch, seq, k]
+        check_experts("ttnn.all_to_all_combine", experts, mapping.shape[-2])
         device = _find_expert_devices(mapping)[experts]
         devices = groups.lane_groups.device_ids(experts.device)
         match = device[..., None] == devices[:, None, None, None]  # [..., k, n]
@@ -179,8 +192,12 @@ def _decide_combine(request: Request) -> Decision:
         if group_lanes.is_meta:
             return [groups.lane_groups.merge(group_lanes.new_empty(group_count, n, *shape))]
         chip, exists, slot = find_experts(metadata, mapping)
-        group, b, s = _index_tokens(group_count, batch, seq, group_lanes.device)
-        returned = group_lanes[group, chip, slot, b, s] * exists[..., None]  # [groups, batch, seq, k, hidden]
+        rows = group_lanes.flatten(2, 4)  # [groups, n, rows, hidden]
+        group, row = _index_rows(slot, batch, seq)
+        held = exists & (row < rows.shape[2])
+        returned = (
+            rows[group, chip, row.clamp(max=rows.shape[2] - 1)] * held[..., None]
+        )  # [groups, batch, seq, k, hidden]
         returned = returned.movedim(3, 1)  # [groups, k, batch, seq, hidden]
         shards = split_dim(returned, dim - 4, n).movedim(dim + 1, 1)
         _count_combine(groups, chip, exists, dim, n, hidden * 2)
@@ -204,10 +221,12 @@ def _decide_combine(request: Request) -> Decision:
         _count_combine(groups, chip, exists, dim, n, hidden * 2)
         position = chip[local_groups] - rank_block.start[axis]
         is_local = exists[local_groups] & (position >= 0) & (position < local_chips)
-        group, b, s = _index_tokens(group_count, batch, seq, local_lanes.device)
-        returned = local_lanes[group, position.clamp(0, local_chips - 1), slot[local_groups], b, s].masked_fill(
-            ~is_local[..., None], 0
-        )
+        held_rows = local_lanes.flatten(2, 4)
+        group, row = _index_rows(slot[local_groups], batch, seq)
+        is_local &= row < held_rows.shape[2]
+        returned = held_rows[
+            group, position.clamp(0, local_chips - 1), row.clamp(max=held_rows.shape[2] - 1)
+        ].masked_fill(~is_local[..., None], 0)
         shards = split_dim(returned.movedim(3, 1), dim - 4, n).movedim(dim + 1, 1)  # [groups, targets, k, ...]
         rows = (
             shards.reshape(group_count, rank_block.grid[axis], local_chips, *shards.shape[2:])
@@ -224,14 +243,19 @@ def _decide_combine(request: Request) -> Decision:
     )  # fmt: skip
 
 
-def _index_tokens(groups: int, batch: int, seq: int, device: torch.device) -> tuple[torch.Tensor, ...]:
-    """Indices of groups, batch and sequence that broadcast to [groups, batch, seq, k]."""
-    group, b, s = (torch.arange(count, device=device) for count in (groups, batch, seq))
-    return group[:, None, None, None], b[:, None, None], s[:, None]
+def _index_rows(slot: torch.Tensor, batch: int, seq: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """For the slots [groups, batch, seq, k]: indices of groups that broadcast to them, and the row of each contribution.
+
+    The kernel counts rows by the metadata's batch and sequence; what would lie behind the tensor reads as zeros here.
+    """
+    group = torch.arange(slot.shape[0], device=slot.device)[:, None, None, None]
+    token = torch.arange(batch * seq, device=slot.device).reshape(batch, seq, 1)
+    return group, slot * (batch * seq) + token
 
 
 def _find_owners(groups: ChipGroups, experts: torch.Tensor, mapping: torch.Tensor) -> torch.Tensor:
     """[groups, n, *full shape]: which chips have an expert of which token."""
+    check_experts("ttnn.all_to_all_dispatch", experts, mapping.shape[-2])
     owner = _find_expert_devices(mapping)[experts.long()]  # [groups, *full_shape, k]: linear device ids
     devices = groups.lane_groups.device_ids(owner.device)
     return (owner[:, None] == devices[: experts.shape[0], :, None, None, None]).any(-1)

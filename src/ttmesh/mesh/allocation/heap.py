@@ -327,9 +327,12 @@ class Heap:
             expected=f"a free span of {bank_bytes} B in every {buffer_type.name} bank{f' for {label}' if label else ''}",
             fix=f"Deallocate a buffer; the largest live buffers are: {names}."
             if names
-            else "No buffer is live: make the tensor smaller, or shard it over more chips.",
+            else f"No {buffer_type.name} buffer is live: {_SMALLER[buffer_type is DRAM]}, or shard it over more chips.",
             label=label,
         )
+
+
+_SMALLER = ("make the tensor smaller, move it to ttnn.DRAM_MEMORY_CONFIG", "make the tensor smaller")
 
 
 def _describe_largest(cells: Iterable[Cell]) -> list[str]:

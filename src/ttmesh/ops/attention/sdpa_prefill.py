@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor as Lanes
 
-from ttmesh.base.dtypes import BLOCK_FLOATS, Arch, DataType, Layout
+from ttmesh.base.dtypes import BLOCK_FLOATS, Arch, BufferType, DataType, Layout
 from ttmesh.base.errors import MeshError, ShapeError, require
 from ttmesh.chip.formats.tiles import Tile, tile_bytes
 from ttmesh.chip.memory import align_up
@@ -106,7 +106,8 @@ def check_attention(call: Call) -> None:
         require(spec.memory_config.interleaved, wrong, "interleaved memory", "Move it with ttnn.to_memory_config.")
     if q.shape[1] % k.shape[1]:
         raise ShapeError(
-            f"Q num_heads must be divisible by K num_heads. Got Q: {q.shape[1]}, K: {k.shape[1]}",
+            "Q num_heads must be >= K num_heads and divisible by K num_heads, and K num_heads must be greater than 0. "
+            f"Got Q: {q.shape[1]}, K: {k.shape[1]}",
             expected=f"a multiple of {k.shape[1]} query heads",
             fix="Check the head counts.",
         )
@@ -124,11 +125,42 @@ def check_attention(call: Call) -> None:
             expected="is_causal or attn_mask",
             fix="Pass is_causal=False, or no mask.",
         )
+    if mask is not None and call.name.endswith(".scaled_dot_product_attention"):
+        _check_mask(mask.spec, q, k)
     if call["is_causal"] and q.shape[-2] != k.shape[-2]:
         raise ShapeError(
             f"Causal SDPA requires Q and K to have the same sequence length. Got Q: {q.shape[-2]}, K: {k.shape[-2]}",
             expected="equal lengths",
             fix="Use chunked_scaled_dot_product_attention for a slice of a sequence.",
+        )
+
+
+def _check_mask(mask: TensorSpec, q: TensorSpec, k: TensorSpec) -> None:
+    convert, move = "Convert it with ttnn.to_layout.", "Move it with ttnn.to_memory_config."
+    require(mask.layout is Layout.TILE, "When mask is provided to SDPA, it must be tilized", "TILE_LAYOUT", convert)
+    wrong = "When mask is provided to SDPA, it must be in BF16, BFP8, or BFP4 dataformat"
+    require_dtype(mask, FORMATS, wrong)
+    in_dram = mask.memory_config.buffer_type is BufferType.DRAM
+    require(in_dram, "When mask is provided to SDPA, it must be in DRAM", "DRAM_MEMORY_CONFIG", move)
+    shape, (batch, heads, rows, _), keys = tuple(mask.shape), q.shape, k.shape[2]
+    expected = f"a mask of [1 or {batch}, 1 or {heads}, {rows}, {keys}], not {list(shape)}"
+    rules = (
+        (
+            (1, batch),
+            "Mask batch dim must either be 1 (to be broadcasted across all batches) or must match Q batch dimension",
+        ),
+        (
+            (1, heads),
+            "Mask num_heads must either be 1 (to be broadcasted across all heads) or must match Q heads dimension",
+        ),
+        ((rows,), "Mask sequence length must match Q sequence length"),
+        ((keys,), "Mask sequence length must match K sequence length"),
+    )
+    for i, (allowed, wrong) in enumerate(rules):
+        out_of_range = f"ShapeBase[] index out of range. {i} not in [-4, {len(shape)})"
+        require(i < len(shape), out_of_range, expected, "Convert it with ttnn.reshape.")
+        require(
+            shape[i] in allowed, wrong, expected, "Give the mask as many rows as queries and as many columns as keys."
         )
 
 

@@ -60,6 +60,12 @@ def require_dtype(spec: TensorSpec | Tensor, allowed: DataType | Collection[Data
     require(spec.dtype in formats, wrong, expected, "Convert it with ttnn.typecast.")
 
 
+def out_of_bounds(dim: int, rank: int) -> str:
+    """TT-NN's words for an index of a shape that has no such dim: counted from the end, and unsigned."""
+    shown = (dim + rank if dim < 0 else dim) % 2**64
+    return f"Index is out of bounds for the rank, should be between 0 and {rank - 1} however is {shown}"
+
+
 def normalize_dim(dim: int, rank: int, wrong: str | None = None) -> int:
     """Convert a dim (negative ones count from the end) to the negative dim that lanes need."""
     lowest, highest = (-rank, rank - 1) if rank else (-1, 0)
@@ -72,12 +78,6 @@ def normalize_dim(dim: int, rank: int, wrong: str | None = None) -> int:
     wrong = wrong or f"Dimension out of range (expected to be in range of [{lowest},{highest}], but got {dim})"
     require(lowest <= dim <= highest, wrong, f"a dim in [{lowest}, {highest}]", "Check the rank.")
     return dim if dim < 0 else dim - max(rank, 1)
-
-
-def outside_rank(dim: int, rank: int) -> str:
-    """What TT-NN says of a dim that it looks up in a shape: a negative one has wrapped around by then."""
-    shown = dim if dim >= 0 else dim + rank + 2**64
-    return f"Index is out of bounds for the rank, should be between 0 and {rank - 1} however is {shown}"
 
 
 def normalize_dims(dim: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ import torch
 
 from ttmesh.base.dtypes import BufferType, Layout
 from ttmesh.base.errors import require
-from ttmesh.ops.catalogue.checks import normalize_dim, outside_rank
+from ttmesh.ops.catalogue.checks import normalize_dim, out_of_bounds
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, like_first, make_output_spec
 from ttmesh.ops.goldens import movement as goldens
@@ -43,9 +43,7 @@ def _check_concat(call: Call) -> None:
     require(call["output_tensor"] is None, wrong, "output_tensor=None", "Copy the result with ttnn.copy.")
     first = call.specs[0]
     rank = len(first.shape)
-    position = normalize_dim(
-        dim, rank, f"ttnn: Dimension out of range: dim {dim} cannot be used for tensors of rank {rank}"
-    )
+    position = normalize_dim(dim, rank, out_of_bounds(dim, rank))
     wrong = "Input tensor ranks must be equal"
     require(all(len(spec.shape) == rank for spec in call.specs), wrong, f"rank {rank}", "Reshape them to one rank.")
     other_dims = [tuple(n for i, n in enumerate(spec.shape, -rank) if i != position) for spec in call.specs]
@@ -170,10 +168,10 @@ def split(
 ) -> list[Tensor]:
     """The tensor split along a dim into slices of this size (the last may be smaller), or of these sizes."""
     shape = list(input_tensor.shape)
-    position = normalize_dim(dim, len(shape), outside_rank(dim, len(shape)))
+    position = normalize_dim(dim, len(shape), out_of_bounds(dim, len(shape)))
     extent = shape[position]
     if isinstance(split_size, int):
-        wrong = f"split_size must be positive, got {split_size}"
+        wrong = f"split_size must be greater than 0, but got: {split_size}"
         require(split_size > 0, wrong, "a size of at least 1", "Choose a split_size of at least 1.")
         sizes = [min(split_size, extent - start) for start in range(0, extent, split_size)]
     else:

@@ -8,7 +8,7 @@ import torch
 
 from ttmesh.base.dtypes import BufferType, DataType, Layout, TensorMemoryLayout
 from ttmesh.base.errors import ShapeError, require
-from ttmesh.ops.catalogue.checks import normalize_dim, outside_rank, require_layout
+from ttmesh.ops.catalogue.checks import normalize_dim, out_of_bounds, require_layout
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_like_rule, make_output_spec
 from ttmesh.ops.goldens import movement as goldens
@@ -96,7 +96,7 @@ def permute(input_tensor: torch.Tensor, dims: Sequence[int], lane_axes: int) -> 
 def _check_transpose(call: Call) -> None:
     rank = len(call.specs[0].shape)
     for name in ("dim1", "dim2"):
-        normalize_dim(call[name], rank, outside_rank(call[name], rank))
+        normalize_dim(call[name], rank, out_of_bounds(call[name], rank))
     tiled = call.specs[0].layout is Layout.TILE
     require(rank > 1 or not tiled, "Can't convert shape rank", "two dims or more", "Reshape it to [1, n] first.")
 

@@ -23,6 +23,7 @@ from ttmesh.tensor.calls.launch_op import separate
 from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.kind import kind_of
 from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
+from ttmesh.tensor.spec.shape import Shape
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
@@ -54,7 +55,8 @@ def infer_shape(shape: Sequence[int], volume: int) -> tuple[int, ...]:
     target = tuple(int(extent) for extent in shape)
     if -1 not in target:
         return target
-    wrong = f"Only one dimension can be inferred in reshape: {list(target)}"
+    used = f"({''.join(f'{extent},' for extent in target)})"
+    wrong = f"Shape cannot have more than 1 elements that is set to -1! Shape used: {used}"
     require(target.count(-1) == 1, wrong, "at most one -1", "Pass -1 for one dim only.")
     known_volume = prod(extent for extent in target if extent != -1)
     wrong = (
@@ -191,6 +193,14 @@ def reshape(
 ) -> Tensor:
     """The same values in another shape; a view of the same buffer if rows and tiles do not change."""
     target = shape if logical_shape is None else logical_shape
+    if (
+        padded_shape is None and not isinstance(target, Shape) and -1 not in target
+    ):  # TT-NN makes a Shape of numbers first
+        before = list(input_tensor.shape)
+        wrong = f"Invalid arguments to reshape: {before} and {list(target)} have different volumes"
+        require(
+            prod(before) == prod(target), wrong, "equal volumes", "Choose a shape of the tensor's volume, or pass -1."
+        )
     return reshape_tensor(input_tensor, target, padded_shape, memory_config, None if skip_padding_fill else pad_value)
 
 
@@ -223,7 +233,7 @@ def view(input_tensor: Tensor, shape: Sequence[int]) -> Tensor:
     target = infer_shape(shape, volume)
     if tuple(spec.shape) == target:
         return separate(input_tensor)
-    wrong = "Invalid arguments to reshape"
+    wrong = f"Invalid arguments to reshape: {volume} elements to {list(target)}"
     require(prod(target) == volume, wrong, "equal volumes", "Check the volume of the shape.")
     wrong = "View requires the tensor be stored on device, use reshape instead"
     require(input_tensor.device() is not None, wrong, "a device tensor", "Move it with ttnn.to_device.")
@@ -322,8 +332,9 @@ def unsqueeze_to_4D(tensor: Tensor) -> Tensor:
 
 def _expand_shape(shape: Sequence[int], target: Sequence[int]) -> tuple[int, ...]:
     missing = len(target) - len(shape)
-    wrong = "Only size 1 dimensions can be expanded in the output shape"
+    wrong = "Output rank must be >= input rank for expand"
     require(missing >= 0, wrong, f"at least {len(shape)} dims", "Pass every dim, -1 for those that stay.")
+    wrong = "Only size 1 dimensions can be expanded in the output shape"
     current = (*[1] * missing, *shape)
     expanded = tuple(old if new == -1 else new for old, new in zip(current, target, strict=True))
     require(

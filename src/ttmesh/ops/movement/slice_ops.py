@@ -101,10 +101,14 @@ def _is_whole(shape: Sequence[int], starts: Sequence[int], ends: Sequence[int], 
     return not any(starts) and tuple(ends) == tuple(shape) and set(steps or ()) <= {1}
 
 
-def _check_ends(spec: TensorSpec, ends: Sequence[int], in_rows: bool) -> None:
-    """Ends past the tensor are refused; in tiles, those past its padding."""
+def _check_bounds(spec: TensorSpec, starts: Sequence[int], ends: Sequence[int], in_rows: bool) -> None:
+    """Starts and ends past the tensor are refused; in tiles, those past its padding."""
     rank, extents = len(spec.shape), spec.shape if in_rows else spec.padded_shape[-len(spec.shape) :]
-    for i, (end, extent) in enumerate(zip(ends, extents, strict=True)):
+    for i, (start, end, extent) in enumerate(zip(starts, ends, extents, strict=True)):
+        wrong = f"Slice start[{i}] ({start}) must be less than input tensor shape[{i}] ({extent})"
+        require(
+            start < extent or start == end, wrong, f"a start below {spec.shape[i]}", "Check the shape of the tensor."
+        )
         last = end if in_rows or i < rank - 2 else -(-end // 32) * 32
         wrong = f"Ends {last} must be less than or equal to the shape of the tensor {extent}"
         require(last <= extent, wrong, f"an end of at most {spec.shape[i]}", "Check the shape of the tensor.")
@@ -117,7 +121,7 @@ def _compose(call: Call) -> tuple[Composition, PlannedTensor] | None:
     unknown = config is not None and config.is_sharded() and config.shard_spec is None
     empty = any(bound.start >= bound.stop for bound in bounds)
     if call.mesh is not None and not _is_whole(spec.shape, call["starts"], call["ends"], call["steps"]):
-        _check_ends(spec, call["ends"], slices_rows(spec, bounds))
+        _check_bounds(spec, call["starts"], call["ends"], slices_rows(spec, bounds))
     if call.mesh is None or unknown or empty or spec.memory_config.created_with_nd_shard_spec or any(call.outputs):
         return None
     c, x = Composition(), PlannedTensor(spec)

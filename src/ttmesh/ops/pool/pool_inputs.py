@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 from ttmesh.base.dtypes import Layout
@@ -50,3 +51,27 @@ def check_shards(x: TensorSpec) -> None:
     shards = prod(x.padded_shape[:-1]) // config.shard_spec.shape[0]
     gathered = (1, x.shape[-3], shards * config.shard_spec.shape[0], x.shape[-1])
     TensorSpec(gathered, x.dtype, Layout.ROW_MAJOR, memory_config=config)
+
+
+def check_window(
+    image: Sequence[int], window: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
+) -> None:
+    """Raise TT-NN's errors for windows that are empty, mostly padding or larger than the image [height, width]."""
+    for name, values in (("Kernel size", window), ("Stride", stride), ("Dilation", dilation)):
+        wrong = f"Pool2D: {name} must be greater than 0 in both dimensions, got ({values[0]}, {values[1]})"
+        require(min(values) > 0, wrong, "numbers of at least 1", "Pass [1, 1] for the smallest.")
+    top, bottom, left, right = padding
+    half = window[0] // 2, window[1] // 2
+    wrong = (
+        f"Pool2D: Padding ({top}, {bottom}, {left}) should not exceed half of kernel size ({window[0]}, {window[1]})"
+    )
+    fits = max(top, bottom) <= half[0] and left <= half[1]
+    require(fits, wrong, f"at most {list(half)}", "Pad the image with ttnn.pad, or choose a larger kernel.")
+    reach = [step * (taps - 1) + 1 for step, taps in zip(dilation, window, strict=True)]
+    padded = image[0] + top + bottom, image[1] + left + right
+    wrong = (
+        f"Pool2D: Effective kernel size ({reach[0]}, {reach[1]}) cannot exceed padded input size "
+        f"({padded[0]}, {padded[1]})"
+    )
+    fits = reach[0] <= padded[0] and reach[1] <= padded[1]
+    require(fits, wrong, "a window inside the padded image", "Choose a smaller kernel or dilation.")

@@ -18,7 +18,7 @@ from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.configs.conv_config import Op2DSliceConfig, Op2DSliceType, borders, pair
 from ttmesh.ops.goldens import pool_resample as goldens
 from ttmesh.ops.lane_functions.fpu_windows import sum_windows
-from ttmesh.ops.pool.pool_inputs import Size, as_images, check_shards
+from ttmesh.ops.pool.pool_inputs import Size, as_images, check_shards, check_window
 from ttmesh.ops.pool.pool_sharding import PoolWork, choose_cores, index_bytes, shard_output
 from ttmesh.ops.pool.pool_stages import PoolShape, PoolSlices, choose_slices, pool_stages, sliced_pool_stages
 from ttmesh.ops.stages.conversion_stages import global_pool_stages
@@ -169,6 +169,8 @@ def _check(call: Call) -> None:
             fix="Check batch_size, input_h, input_w and channels.",
         )
     check_shards(x)
+    if call["stride"] is not None:
+        check_window((height, width), call["window"], call["stride"], call["padding"], call["dilation"] or (1, 1))
 
 
 def _count_windows(

@@ -87,7 +87,7 @@ def types_misfit(name: str, arguments: Mapping[str, Any], reason: object) -> Typ
 def list_types(arguments: Mapping[str, Any]) -> str:
     """The types of the arguments that a caller gave."""
     types = ", ".join(
-        f"{key}: {type(value).__qualname__}"
+        f"{key}: {'torch.' * isinstance(value, torch.Tensor)}{type(value).__qualname__}"
         for key, value in arguments.items()
         if value is not None and value is not False and not (isinstance(value, tuple) and not value)  # defaults
     )

@@ -222,7 +222,9 @@ def mesh_of(name: str, tensors: Sequence[Tensor], arguments: Arguments) -> MeshD
             check_same_mesh(mesh, own, SAME_DEVICE.get(name.rpartition(".")[2]))
     if mesh is None:
         raise MeshError(
-            f"{name} got no tensor", expected="at least one device tensor", fix="Pass a tensor that is on a mesh."
+            f"{name}: expected a non-empty list of Tensors! It got no tensor",
+            expected="at least one device tensor",
+            fix="Pass a tensor that is on a mesh.",
         )
     mesh.check_open()
     return mesh

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy
 import torch
 
-from ttmesh.base.argument_types import name_wrong_types, refuse_plain_values
+from ttmesh.base.argument_types import misfit, name_wrong_types, refuse_plain_values
 from ttmesh.base.dtypes import BLOCK_FLOATS, ELEMENT_BYTES, FLOATS, DataType, Layout, float32
 from ttmesh.base.errors import MeshError, ShapeError
 from ttmesh.chip.formats.storage import lane_dtype
@@ -68,6 +69,11 @@ def from_torch(
         if again is not None:
             return again
     refuse_plain_values("ttnn.from_torch", memory_config=memory_config, mesh_mapper=mesh_mapper, tile=tile)
+    if not isinstance(tensor, (torch.Tensor, numpy.ndarray)):
+        reason = (
+            f"tensor is a {type(tensor).__name__}; pass a torch tensor or a numpy array: torch.tensor([1.0, 2.0]), say"
+        )
+        raise misfit("ttnn.from_torch", "tensor, dtype, layout, device, memory_config, mesh_mapper", reason)
     values = as_torch(tensor)
     if spec is not None:
         _check_spec(spec, values, dtype=dtype, layout=layout, memory_config=memory_config, tile=tile)
