@@ -28,6 +28,7 @@ from ttmesh.ops.catalogue.definition import catalogue
 ROOT = Path(__file__).parent.parent
 PAGES = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in list_pages(ROOT)}
 PROGRAMS = [name for name, text in PAGES.items() if any(block.language == "python" for block in find_blocks(text))]
+UNWRAPPED = ("|", "#", "![", "    ")  # tables, headings, images and indented code
 SYSTEM = re.compile(r"<!-- system: (\S+) -->")  # the system that a page's programs need
 
 
@@ -116,6 +117,17 @@ def test_every_link_of_the_page_leads_to_a_file_and_a_heading(page: str) -> None
             assert anchor in find_anchors(target.read_text(encoding="utf-8")), (
                 f"{page} links to {link}: no such heading"
             )
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_prose_of_the_page_is_wrapped_at_120_columns(page: str) -> None:
+    """Tables, code and images are one line each, however long."""
+    prose = re.sub(
+        r"^```.*?^```", lambda match: "\n" * match[0].count("\n"), PAGES[page], flags=re.MULTILINE | re.DOTALL
+    )
+
+    lines = enumerate(prose.splitlines(), 1)
+    assert [f"{page}:{n}" for n, line in lines if len(line) > 120 and not line.startswith(UNWRAPPED)] == []
 
 
 def test_the_page_of_settings_is_what_the_table_says() -> None:

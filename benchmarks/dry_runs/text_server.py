@@ -1,6 +1,6 @@
 """What vLLM's worker does with a model of tt_transformers, for dry runs: build, allocate caches, warm up, prefill.
 
-Run it in a tt-metal checkout (docs/dry_run.md has the commands and what they are compared with).
+Run it in a tt-metal checkout (docs/dry_run_accuracy.md has the commands and what they are compared with).
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """What vLLM's worker does with tt-metal's Llama-3.2-Vision on a T3000, for dry runs: build, allocate caches, prefill.
 
-Run it in a tt-metal checkout of October 2025 (docs/dry_run.md has the commands and what they reproduce).
+Run it in a tt-metal checkout of October 2025 (docs/dry_run_accuracy.md has the commands and what they reproduce).
 """
 
 import argparse

@@ -11,12 +11,12 @@ HEAD = """\
 
 Every environment variable that ttmesh reads. This page is printed from the table in `base/settings.py` by `make pages`.
 
-Set a variable before the program starts. An empty value means the default. A name that starts with `TTMESH_` and is not
-in the table is an error when the TT-NN namespace is imported, and so is a value that cannot be used: the error says what is
-allowed. `ttmesh info` prints the settings in force.
+Set a variable before the program starts. An empty value means the default. A name that starts with `TTMESH_` and is
+not in the table is an error when the TT-NN namespace is imported, and so is a value that cannot be used: the error says
+what is allowed. `ttmesh info` prints the settings in force.
 
-A program can choose the most used ones itself. `ttmesh.configure` wins over the environment and counts from the next mesh
-that is opened:
+A program can choose the most used ones itself. `ttmesh.configure` wins over the environment and counts from the next
+mesh that is opened:
 
 ```python
 import ttmesh

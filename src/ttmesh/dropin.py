@@ -1,4 +1,4 @@
-"""Plain `import ttnn` means ttmesh: one finder that hands out ttmesh's modules under TT-NN's names."""
+"""Plain `import ttnn` means ttmesh: one finder that returns ttmesh's modules under TT-NN's names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Alias(Loader):
         module.__spec__ = self._spec
 
     def get_code(self, name: str) -> CodeType:
-        """What `python -m` runs of a module that is no file: its main()."""
+        """What `python -m` runs of a module that is not a file: its main()."""
         return compile(f"import {name}\n{name}.main()\n", f"<{name}>", "exec")
 
 

@@ -35,7 +35,7 @@ def test_info_draws_the_grid(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert out.startswith("t3000: 8 wormhole_b0 chips, 2x4 mesh\n" + GRID)
     for part in (
-        "4: 0+4 1+5 2+6 3+7; 4, 5, 6, 7 without PCIe of their own",
+        "4: 0+4 1+5 2+6 3+7; 4, 5, 6, 7 without a PCIe link",
         "10 pairs with 2 links, 100 Gbit/s each way; rows form lines, columns form lines",
         "11.97 GB in 12 banks of 1070773184 B",
         "85.05 MB in 64 banks of 1393472 B",

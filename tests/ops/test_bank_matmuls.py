@@ -80,5 +80,5 @@ def test_the_gate_leaves_the_best_experts_in_the_last_cores_tile(device):
 def test_a_layer_that_the_weights_do_not_have_is_refused(device):
     x, w = on(device, torch.zeros(1, 32, 64)), on(device, torch.zeros(1, 1, 32, 224))
 
-    with pytest.raises(RuntimeError, match="layer_id 3 is none of the 1 layers"):
+    with pytest.raises(RuntimeError, match="layer_id 3 is not one of the 1 layers"):
         ttnn.experimental.deepseek.mla.matmul_wo(x, w_tensor=w, output_tensor=x, layer_id=3)

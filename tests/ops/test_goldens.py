@@ -39,6 +39,21 @@ def test_agrees_with_its_golden_somewhere(case: harness.Case) -> None:
     harness.run(case, random.Random(case.name).choice(cells))
 
 
+@pytest.mark.parametrize("system", sorted({case.system for case in CASES}))
+def test_the_formats_and_layouts_of_every_case_are_taken(system: str) -> None:
+    """Without values: `make test-ops` compares all of them with goldens."""
+    refused: list[str] = []
+    with harness.mesh_of((1, 1), "meta", system) as mesh:
+        for case in (case for case in CASES if case.system == system):
+            arguments = [case.make(torch.Generator().manual_seed(0))]
+            for cell in (cell for cell in harness.cells(case) if cell.mesh == (1, 1)):
+                try:
+                    harness._run(case, cell, mesh, arguments)
+                except RuntimeError as error:
+                    refused.append(f"{case.name}, {cell.dtype.name}, {cell.layout.name}: {str(error)[:120]}")
+    assert not refused, "\n".join(refused)
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_agrees_with_its_golden_everywhere(case: harness.Case) -> None:

@@ -23,7 +23,7 @@ def num_cores_to_corerangeset(
 def num_cores_to_corerangeset_in_subcoregrids(
     start_core: CoreCoord, target_num_cores: int, sub_core_grids: CoreRangeSet, row_wise: bool = False
 ) -> CoreRangeSet:
-    """So many cores of some grids, from a start core on."""
+    """The requested number of cores of some grids, from a start core on."""
     cores = sub_core_grids.cores(row_wise=row_wise)
     if start_core not in cores:
         raise ShapeError(

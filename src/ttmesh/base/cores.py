@@ -107,7 +107,7 @@ class NOC(Enum):
 
 @dataclass(frozen=True)
 class CoreGrid:
-    """So many rows (y) and columns (x) of cores from the origin."""
+    """A rectangle of cores from the origin: the numbers of rows (y) and columns (x)."""
 
     y: int
     x: int

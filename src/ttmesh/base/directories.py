@@ -31,7 +31,9 @@ def runtime_directory() -> Path:
         try:
             found = platformdirs.user_runtime_path("ttmesh")
         except OSError as error:
-            raise DirectoryError(f"there is no runtime directory: {error}", expected="one of yours", fix=fix) from None
+            raise DirectoryError(
+                f"there is no runtime directory: {error}", expected="a directory that you own", fix=fix
+            ) from None
     return make_private(found, fix=fix)
 
 

@@ -71,7 +71,7 @@ class Opened(Struct, array_like=True, tag=1, frozen=True, gc=False):
 
 
 class Closed(Struct, array_like=True, tag=2, frozen=True, gc=False):
-    """A mesh closed: whatever it still held is gone."""
+    """A mesh was closed, and all that it still held was freed."""
 
     mesh_id: Count
     time_ns: Count
@@ -114,7 +114,7 @@ class Allocated(Struct, array_like=True, tag=4, gc=False):
 
 
 class Freed(Struct, array_like=True, tag=5, frozen=True, gc=False):
-    """The buffer of an earlier `Allocated` is gone from every chip it was on."""
+    """The buffer of an earlier `Allocated` was freed on every chip it was on."""
 
     mesh_id: Count
     buffer_id: Count

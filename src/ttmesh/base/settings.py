@@ -174,14 +174,14 @@ SETTINGS: tuple[Setting, ...] = (
         _parse_path,
         "",
         "a directory",
-        "the directory, yours alone, of the allocation server's socket and of claims (default: the system's for this user)",
+        "a private directory for the allocation server's socket and for claims (default: the system's for this user)",
     ),
     Setting(
         "TTMESH_LAUNCHED",
         _parse_switch,
         False,
         "0 or 1",
-        "set by `ttmesh launch`, which hears of a crash through stderr",
+        "set by `ttmesh launch`, which learns of a crash from stderr",
     ),
     Setting(
         "TTMESH_SHARED_MEMORY",

@@ -19,13 +19,13 @@ HINT = "The frames of ttmesh itself are hidden; TTMESH_TRACEBACK=full shows them
 
 
 def install() -> None:
-    """Shorten what Python prints of an uncaught error, unless the program has a hook of its own."""
+    """Shorten what Python prints of an uncaught error, unless the program installed a hook."""
     if sys.excepthook is sys.__excepthook__:
         sys.excepthook = _print_short
 
 
 def shorten_traceback(error: BaseException) -> bool:
-    """Drop the frames behind the user's last line from an error and its causes; whether any was dropped."""
+    """Drop the frames after the user's last line from an error and its causes; returns whether any was dropped."""
     if settings.get("TTMESH_TRACEBACK") == "full":
         return False
     dropped, seen = False, set()

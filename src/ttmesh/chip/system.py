@@ -77,7 +77,7 @@ class System:
 
     @cached_property
     def mmio(self) -> tuple[int, ...]:
-        """The chips with a PCIe endpoint of their own; the others are reached through their board."""
+        """The chips with a PCIe endpoint; the others are reached through another chip of their board."""
         return tuple(i for i in self.ids if i not in self.remote)
 
     @cached_property

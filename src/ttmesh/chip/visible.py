@@ -20,7 +20,9 @@ def restrict_to_visible(system: System, devices: Sequence[int | str]) -> System:
     chosen = {chip for device in devices for chip in _parse_device(system, device)}
     if not chosen:
         raise SystemDescriptionError(
-            "TT_VISIBLE_DEVICES names no device", expected=f"some of {list(system.ids)}", fix="Name some or unset it."
+            "TT_VISIBLE_DEVICES names no device",
+            expected=f"some of {list(system.ids)}",
+            fix="Name one or more of them, or unset the variable.",
         )
     if len(chosen) == len(system.ids):
         return system

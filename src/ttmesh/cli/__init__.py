@@ -39,7 +39,7 @@ class Parser(argparse.ArgumentParser):
         (file or sys.stderr).write(message)
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
-        """A lone `--` is no value; argparse would give the option an empty list."""
+        """A lone `--` is not a value; argparse would give the option an empty list."""
         if action.nargs is None and arg_strings == ["--"]:
             raise argparse.ArgumentError(action, "expected one argument")
         return super()._get_values(action, arg_strings)
@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def guard(name: str, parse: Callable[[], argparse.Namespace], *, status: int = USAGE_ERROR) -> int:
-    """Parse and run; whatever the input, an error is one line, and a reader that went away is no error."""
+    """Parse and run; an error is one line for every input, and a closed pipe is not an error."""
     try:
         with usable_output():
             try:

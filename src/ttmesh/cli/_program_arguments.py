@@ -1,4 +1,4 @@
-"""Command lines that end with a program: options of ours stand before it, everything behind it is the program's."""
+"""Command lines that end with a program: ttmesh's options come before it, everything after it is the program's."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def mention_own_options(args: argparse.Namespace, arguments: Sequence[str]) -> N
 
 
 def describe_unknown(parser: argparse.ArgumentParser, words: Sequence[str]) -> str:
-    """What a parser says about words that it does not take."""
+    """The error for words that a parser does not accept."""
     names = [name for name in parser._option_string_actions if name.startswith("--")]
     wrong = next((word.partition("=")[0] for word in words if word.startswith("--")), None)
     hint = suggest_names(wrong, names).rstrip("?.") if wrong else ""

@@ -1,4 +1,4 @@
-"""Standard output as it is: closed, full, gone, or unable to show a character."""
+"""Standard output in every state: closed, full, gone, or unable to show a character."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ codecs.register_error("ttmesh.look_alike", look_alike)
 
 
 class ClosedOutput(io.TextIOBase):
-    """Stands for a standard output that was closed before we started (`ttmesh info >&-`): writing is an error."""
+    """Replaces a standard output that was closed before the start (`ttmesh info >&-`): writing is an error."""
 
     def write(self, text: str) -> int:
         """Refuse."""

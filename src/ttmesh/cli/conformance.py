@@ -19,7 +19,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The checkout, the files, and how long one may take."""
     parser.add_argument("checkout", type=Path, metavar="PATH_TO_TT_METAL", help="the root of a tt-metal checkout")
     parser.add_argument(
-        "files", nargs="*", metavar="FILE", help="files or node ids inside it (default: the promised ones)"
+        "files",
+        nargs="*",
+        metavar="FILE",
+        help="files or node ids inside it (default: those that ttmesh promises to pass)",
     )
     parser.add_argument("--timeout", type=seconds(), default=900.0, metavar="S", help="seconds per file (default 900)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to a file, - for stdout")

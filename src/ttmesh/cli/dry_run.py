@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--system", help="the system to emulate (TTMESH_SYSTEM)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report to this file as JSON")
     parser.add_argument(
-        "--html", type=Path, metavar="FILE", help="write the report to this file as a page with pictures"
+        "--html", type=Path, metavar="FILE", help="write the report to this file as a page with drawings"
     )
     parser.add_argument(
         "--fail-on",
@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--assume", type=finite, metavar="NUMBER", help="what a value that does not exist is where the program reads it"
     )
     parser.add_argument(
-        "--ranks", type=number(1, MAX_RANKS), metavar="N", help="run the program as so many ranks that present one mesh"
+        "--ranks", type=number(1, MAX_RANKS), metavar="N", help="run the program as N ranks that present one mesh"
     )
     parser.add_argument(REPORTS, type=Path, dest="rank_reports", help=argparse.SUPPRESS)
     parser.add_argument(
@@ -125,7 +125,7 @@ def _run_here(args: argparse.Namespace) -> tuple[int, RunReport | None]:
 
 
 def _run_ranks(ranks: int, arguments: Sequence[str]) -> tuple[int, RunReport | None]:
-    """Run the program as so many processes, each with these arguments; the first failing status and one report of all."""
+    """Run the program as several processes, each with these arguments; the first failing status and one report of all."""
     with tempfile.TemporaryDirectory(prefix="ttmesh-reports-") as folder:
         program = (sys.executable, "-m", "ttmesh", "dry-run", REPORTS, folder, *arguments)
         engine = settings.get_str("TTMESH_ENGINE") or default_engine()
@@ -203,7 +203,7 @@ def _write(report: RunReport, json_file: Path | None, page: Path | None) -> None
             write_file(path, draw())
         except OSError as error:
             raise MeshError(
-                f"{path} cannot be written: {error}", expected="a file that can be written", fix="Name another one."
+                f"{path} cannot be written: {error}", expected="a file that can be written", fix="Choose another path."
             ) from error
 
 

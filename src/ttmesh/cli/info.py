@@ -126,7 +126,7 @@ def _notes(facts: dict[str, Any]) -> dict[int, list[str]]:
 
 def _boards(system: System) -> str:
     boards = " ".join("+".join(map(str, board)) for board in system.boards)
-    behind = f"; {', '.join(map(str, sorted(system.remote)))} without PCIe of their own" if system.remote else ""
+    behind = f"; {', '.join(map(str, sorted(system.remote)))} without a PCIe link" if system.remote else ""
     return f"{len(system.boards)}: {boards}{behind}"
 
 

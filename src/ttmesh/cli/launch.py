@@ -41,10 +41,10 @@ HELP = "start a program as many ranks, on this host or several (tt-run compatibl
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of tt-run that have a meaning here, and ttmesh's own."""
     parser.add_argument(
-        "-n", "--ranks", type=number(1, MAX_RANKS), metavar="N", help="so many ranks that present one mesh together"
+        "-n", "--ranks", type=number(1, MAX_RANKS), metavar="N", help="start N ranks that present one mesh together"
     )
     parser.add_argument(
-        "--mesh-per-rank", action="store_true", help="with -n: every rank has a mesh of its own (TT_MESH_ID = rank)"
+        "--mesh-per-rank", action="store_true", help="with -n: every rank has its own mesh (TT_MESH_ID = rank)"
     )
     parser.add_argument("--rank-binding", type=Path, metavar="FILE", help="rank-binding YAML")
     parser.add_argument(
@@ -127,7 +127,9 @@ def _plan(args: argparse.Namespace) -> LaunchPlan:
             fix="Use --hosts, or --engine torchdist.",
         )
     if args.node != (0, 1) and not args.rdzv:
-        raise LaunchError("--node was given without --rdzv", expected="a meeting point", fix="Give --rdzv HOST:PORT.")
+        raise LaunchError(
+            "--node was given without --rdzv", expected="the address where the hosts meet", fix="Give --rdzv HOST:PORT."
+        )
     return LaunchPlan(
         bindings=bindings,
         program=program,

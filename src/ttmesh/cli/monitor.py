@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "-n", "--pictures", type=number(0, MAX_PICTURES), metavar="N",
-        help="print so many and stop, 0: until interrupted (default: 1 where there is no terminal)",
+        help="draw N times and stop, 0: until interrupted (default: 1 where there is no terminal)",
     )  # fmt: skip
     parser.add_argument("--plain", action="store_true", help="lines of text even on a terminal (also with TERM=dumb)")
     parser.add_argument("--sort", choices=SORTS, default="memory", help="order of the processes")

@@ -13,6 +13,7 @@ from ttmesh.base.errors import MeshError, suggest_names
 from ttmesh.monitor.tables import printer
 from ttmesh.ops.catalogue import coverage, parameter_audit
 from ttmesh.ops.catalogue.definition import catalogue
+from ttmesh.ttnn.not_emulated import is_placeholder
 
 STYLES = {coverage.MISSING: "red", coverage.FUNCTION: "cyan", coverage.ALIAS: "dim"}
 
@@ -27,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the list or a page."""
-    found = coverage.list_rows(catalogue, resolves)
+    found = coverage.list_rows(catalogue, describe)
     if args.markdown:
         print(coverage.format_coverage_page(found), end="")
         return 0
@@ -63,11 +64,9 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def resolves(name: str) -> bool:
-    """Whether the namespace has this name."""
+def describe(name: str) -> str | None:
+    """What a function of the namespace does; None if it does not exist, or exists by name only."""
     value: Any = ttnn
     for part in name.split(".")[1:]:
         value = getattr(value, part, None)
-        if value is None:
-            return False
-    return True
+    return None if value is None or is_placeholder(value) else coverage.first_line(value)

@@ -86,5 +86,5 @@ def _ask_for_port(host: str, number: int) -> None:
         raise MeshError(
             f"http://{host}:{number}/ cannot be served: {getattr(error, 'strerror', None) or error}",
             expected="an address of this machine and a port that is free",
-            fix="Choose others with --host and --port, or stop who has it.",
+            fix="Choose others with --host and --port, or stop the program that uses this port.",
         ) from None

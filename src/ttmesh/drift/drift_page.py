@@ -46,7 +46,7 @@ def draw_pcc(records: Sequence[Record]) -> str:
 
 
 def _bands(records: Sequence[Record]) -> list[str]:
-    """A stripe behind every stretch of one module."""
+    """A stripe of colour behind the operations of each module."""
     found, start, number = [], 0, 0
     for i in range(1, len(records) + 1):
         if i == len(records) or records[i].module != records[start].module:

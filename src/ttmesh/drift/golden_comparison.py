@@ -57,7 +57,7 @@ def ulp(x: Tensor | torch.Tensor) -> Tensor | torch.Tensor:
 def comp_ulp(
     golden: torch.Tensor, calculated: torch.Tensor, ulp_threshold: float, allow_nonfinite: bool = False
 ) -> tuple[bool | torch.Tensor, str]:
-    """Whether every value is within so many units of the calculated format's last place, and the largest distance."""
+    """Whether every value is within this many units in the last place of the calculated format, and the largest distance."""
     if golden.numel() == 0 and calculated.numel() == 0:
         return True, "Both tensors are empty"
     if not allow_nonfinite and not bool(torch.isfinite(calculated).all()):

@@ -70,7 +70,7 @@ def write_empty_checkpoint(folder: Path, tensors: Sizes) -> None:
 
 @contextmanager
 def empty_checkpoint(configuration: Path) -> Iterator[Path]:
-    """A folder with the files of this one, empty weights and an empty tokenizer configuration; gone afterwards."""
+    """A temporary folder with the files of this one, empty weights and an empty tokenizer configuration."""
     if not (configuration / "config.json").is_file():
         raise MeshError(
             f"{configuration} has no config.json",

@@ -54,13 +54,13 @@ def missing_value(what: str) -> MissingValueError:
     return MissingValueError(
         f"{what} needs a value that a dry run does not compute" + (f", at {site}" if site else ""),
         expected="a program whose control flow does not depend on computed values",
-        fix="Take a fixed number there in dry runs, for example `if ttmesh.is_dry_run(): ...`, or let every such value be "
+        fix="Use a fixed number there in dry runs, for example `if ttmesh.is_dry_run(): ...`, or let every such value be "
         "one number: `ttmesh dry-run --assume 0`, `ttmesh.dry_run(assume=0)`.",
     )
 
 
 class HostTensors(PlainDispatchMode):  # type: ignore[no-untyped-call]
-    """Makes large tensors without values, and lets that spread to whatever is computed from one."""
+    """Makes large tensors without values; what is computed from one has no values either."""
 
     def __init__(self, assume: float | None, lines: Counter[str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -176,7 +176,7 @@ class MemoryLog(Watcher):
         self._crossings[id(records)] = _Crossings(records)
 
     def holders_at(self, event: int, chip: int, memory: str) -> list[Use]:
-        """The buffers of one chip after so many events."""
+        """The buffers of one chip after this many events."""
         held: dict[int, Use] = {}  # oldest first, whatever the numbers of buffers are
         for buffer_id, change, _ in self.events[:event]:
             if change > 0:

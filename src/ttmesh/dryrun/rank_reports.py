@@ -1,4 +1,4 @@
-"""The reports of several ranks, and the one report they come to."""
+"""The reports of several ranks, merged into one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def read_report(values: Mapping[str, Any]) -> RunReport:
 
 
 def merge_reports(reports: Sequence[RunReport], ranks: int) -> RunReport:
-    """One report of a program of so many ranks: chips and links of all, counts of the rank that has most of them.
+    """One report of a program of several ranks: chips and links of all, counts of the rank that has most of them.
 
     Every rank reports its own chips and what these send. A rank without a report did not finish.
     """

@@ -174,7 +174,7 @@ def _peak_at_failure(log: MemoryLog, kind: str, peak: Peak) -> Peak:
 
 
 def _find_largest_gap(holders: list[Use], base: int, bank_bytes: int, taken_below: int) -> int:
-    """The largest free span of a bank between these buffers; circular buffers lie at its bottom."""
+    """The largest free span of a bank between these buffers; circular buffers are at its bottom."""
     largest, end = 0, base + taken_below
     for address, size in sorted((use.address, use.bank_bytes) for use in holders):
         largest, end = max(largest, address - end), max(end, address + size)

@@ -50,7 +50,7 @@ class FabricProcess:
             self.launched = self.has_routes = True
 
     def close(self) -> None:
-        """The last mesh was closed: as in TT-NN the configuration goes with it."""
+        """The last mesh was closed: as in TT-NN this resets the configuration."""
         self.setup = FabricSetup()
 
 

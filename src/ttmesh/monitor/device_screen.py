@@ -51,7 +51,7 @@ class DeviceScreen(PollingScreen[Detail]):
         yield Footer()
 
     def ask(self) -> Detail | None:
-        """The device as it is now."""
+        """The device's current state."""
         return self.source.detail(self.key)
 
     def show(self, answer: Detail | None, problem: str) -> None:

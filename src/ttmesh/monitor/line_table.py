@@ -1,4 +1,4 @@
-"""A table of the live terminal that draws only the lines that changed: Textual's own draws every cell anew."""
+"""A table of the live terminal that draws only the lines that changed: Textual's own table redraws every cell."""
 
 from __future__ import annotations
 

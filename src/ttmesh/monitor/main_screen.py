@@ -97,14 +97,14 @@ class MainScreen(PollingScreen[View]):
             self.query_one("#processes", LineTable).fill(widths.process_columns(), processes)
 
     def _fit(self, view: View) -> Widths:
-        """Widths for this screen, fitted anew when other rows come, and now and then as numbers grow."""
+        """Column widths for this screen, computed again for new rows, and now and then as numbers grow."""
         keys = (self.size.width, [d.key for d in view.devices], [p.title for p in view.processes], view.time_s // FIT_S)
         if self._fitted is None or self._fitted[0] != keys:
             self._fitted = (keys, fit_widths(view, self.size.width))
         return self._fitted[1]
 
     def _show_text(self, where: str, text: str) -> None:
-        """Show a text, or nothing; laying the screen out anew is dear, so only when it changes."""
+        """Show a text, or nothing; a new layout of the screen is expensive, so only when the text changes."""
         if self._shown_texts.get(where, "") != text:
             self._shown_texts[where] = text
             notice = self.query_one(where, Static)

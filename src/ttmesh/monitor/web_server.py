@@ -167,7 +167,7 @@ class Page:
         self._task = None
 
     def _look(self) -> bytes:
-        """The page as it is now."""
+        """The current page."""
         try:
             view = self._source.view()
             return msgspec.json.encode(make_web_view(view, self._find_leaks(view)))

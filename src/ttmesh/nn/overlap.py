@@ -83,7 +83,7 @@ class OverlappedSums:
             self._sum_bucket(key)
 
     def _sum_bucket(self, key: tuple[DataType, tuple[int, ...]]) -> None:
-        """Sum a bucket on the second queue once the first has computed it; the first goes on with the backward pass."""
+        """Sum a bucket on the second queue once the first has computed it; the first continues the backward pass."""
         parameters = self._filling.pop(key)
         gradients = [p.grad for p in parameters if p.grad is not None]
         shapes = tuple(tuple(g.shape) for g in gradients)

@@ -20,7 +20,7 @@ class CircularBufferError(MeshError):
 
 @dataclass
 class CircularBufferConfig:
-    """So many bytes on every core, and the format of each index that uses them; pages are tiles unless set."""
+    """Its bytes on every core, and the format of each index that uses them; pages are tiles unless set."""
 
     total_size: int
     data_formats: Mapping[int, DataType]

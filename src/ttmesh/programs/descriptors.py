@@ -210,7 +210,7 @@ class KernelDescriptor:
         self._runtime_args.clear()
 
     def append_runtime_args_from(self, other: KernelDescriptor) -> None:
-        """Behind every core's arguments those of the other kernel there, zeros up to the longest of them."""
+        """Append the other kernel's arguments to every core's, filled with zeros up to the longest of them."""
         if other is self:
             raise _make_error("Cannot append a kernel's runtime args from itself", "another kernel")
         longest = max((len(values) for _, values in other.runtime_args), default=0)
@@ -222,12 +222,12 @@ class KernelDescriptor:
             values += [*more, *[0] * (longest - len(more))]
 
     def extend_runtime_args_uniform(self, values: Sequence[int]) -> None:
-        """The same values behind every core's arguments."""
+        """Append the same values to every core's arguments."""
         for _, own in self._runtime_args:
             own.extend(values)
 
     def append_common_runtime_args_from(self, other: KernelDescriptor) -> None:
-        """The other kernel's common arguments behind its own."""
+        """Append the other kernel's common arguments."""
         if other is self:
             raise _make_error("Cannot append a kernel's common_runtime_args from itself", "another kernel")
         self.common_runtime_args += other.common_runtime_args

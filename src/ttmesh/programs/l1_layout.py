@@ -95,7 +95,7 @@ def lay_out_program(program: Program, mesh: MeshDevice) -> ProgramLayout:
 def _add_backed_buffer(
     config: CircularBufferConfig, cores: CoreRangeSet, buffers: dict[CoreCoord, list[BufferPlacement]]
 ) -> None:
-    """Add a circular buffer that uses the shards of an L1 buffer and takes no memory of its own."""
+    """Add a circular buffer that uses the shards of an L1 buffer and needs no further memory."""
     assert config.buffer is not None, "a backed buffer"
     address = config.buffer.cell.address + config.address_offset
     for index, dtype in config.data_formats.items():

@@ -63,12 +63,14 @@ def copy_examples(target: Path) -> int:
         raise MeshError(
             f"{target} exists and is not an empty folder",
             expected="a folder that does not exist yet, or an empty one",
-            fix="Name another folder.",
+            fix="Choose another folder.",
         )
     try:
         shutil.copytree(find_folder(), target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
     except OSError as error:
         raise MeshError(
-            f"the examples cannot be copied to {target}: {error}", expected="a folder to write", fix="Name another one."
+            f"the examples cannot be copied to {target}: {error}",
+            expected="a writable folder",
+            fix="Choose another one.",
         ) from error
     return sum(path.is_file() for path in target.rglob("*"))

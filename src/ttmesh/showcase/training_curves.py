@@ -1,4 +1,4 @@
-"""What a training run shows: a progress bar while it goes on, curves of loss and memory when it is done."""
+"""What a training run shows: a progress bar while it runs, curves of loss and memory at its end."""
 
 from __future__ import annotations
 

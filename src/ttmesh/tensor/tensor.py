@@ -205,7 +205,9 @@ class Tensor(DistributedTensor, TorchMixups):
                 if self._mesh is None
                 else "this tensor is on a device",
                 expected="a tensor on the host",
-                fix="Use it before deallocate()." if self._mesh is None else "Bring it with from_device() first.",
+                fix="Use it before deallocate()."
+                if self._mesh is None
+                else "Copy it to the host with from_device() first.",
             )
         return self._lanes
 
@@ -255,7 +257,7 @@ class Tensor(DistributedTensor, TorchMixups):
                 raise MeshError(
                     f"Currently do not support moving between devices: from {self._mesh!r} to {mesh!r}",
                     expected="a host tensor",
-                    fix="Bring it to the host with from_device() first.",
+                    fix="Copy it to the host with from_device() first.",
                 )
             return self
         if not isinstance(mesh, MeshDevice):
@@ -398,13 +400,15 @@ class Tensor(DistributedTensor, TorchMixups):
         return "\n".join(f"device_id: {i}, {MeshCoordinate(coord)!r}\n{text}" for i, coord, text in ids)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the spec, and which slice lies on which chip."""
+        """What a notebook shows: the spec, and which slice is on which chip."""
         return draw_tensor(self)
 
 
 def _not_on_host(what: str) -> MeshError:
     return MeshError(
-        f"Tensor must be on host for {what}", expected="a host tensor", fix="Bring it with from_device() first."
+        f"Tensor must be on host for {what}",
+        expected="a host tensor",
+        fix="Copy it to the host with from_device() first.",
     )
 
 

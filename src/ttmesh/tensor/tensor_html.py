@@ -1,4 +1,4 @@
-"""A tensor as a notebook shows it: its spec, and which slice of it lies on which chip."""
+"""A tensor as a notebook shows it: its spec, and which slice of it is on which chip."""
 
 from __future__ import annotations
 

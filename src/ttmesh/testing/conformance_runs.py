@@ -77,7 +77,7 @@ def run_files(
     options: Sequence[str] = (),
     on_start: Callable[[str], None] = print,
 ) -> list[FileResult]:
-    """Every file in a process of its own; a crash or a time-out of one does not stop the others."""
+    """Every file in a separate process; a crash or a time-out of one does not stop the others."""
     results = []
     for file in files:
         on_start(file)

@@ -29,7 +29,7 @@ FAILED = pytest.StashKey[bool]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options of the plugin, in a group of their own."""
+    """Options of the plugin, in a separate group."""
     group = parser.getgroup("ttmesh", "emulated Tenstorrent devices")
     group.addoption("--tt-system", help="the system to emulate, such as t3000, galaxy or 4x8")
     group.addoption("--coordinator", metavar="N|all|random", help="which physical device leads the mesh of each test")

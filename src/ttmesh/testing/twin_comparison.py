@@ -232,7 +232,7 @@ def _align(
 
 
 def _has_ended(side: Recording) -> bool:
-    """Whether a side stopped before its end: what it did not call then is no difference of its own."""
+    """Whether a side stopped early: calls that it then did not make are not counted as differences."""
     return side.status != 0
 
 

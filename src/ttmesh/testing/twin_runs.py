@@ -1,4 +1,4 @@
-"""Starts a program under ttmesh and under an installed TT-NN, each in a process of its own that records its calls."""
+"""Starts a program under ttmesh and under an installed TT-NN, each in a separate process that records its calls."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class FinishedRun:
 
 
 def check_script(script: Path) -> None:
-    """Refuse what is no file."""
+    """Refuse a path that is not a file."""
     if not script.is_file():
         raise MeshError(f"no file {script}", expected="a Python file", fix="Check the path.")
 

@@ -115,7 +115,7 @@ class Device:
         return account
 
     def open(self, now_s: float) -> None:
-        """One more process has it open; with the first of them peaks begin anew."""
+        """One more process has it open; the first one resets the peaks."""
         if not self.is_open:
             for account in (*self.accounts.values(), *self.pools.values()):
                 account.restart(now_s)

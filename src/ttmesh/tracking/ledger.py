@@ -129,7 +129,7 @@ class Ledger(ProcessTable):
         return process.in_step
 
     def advance(self, process: Process) -> None:
-        """Continue what its last record began, which comes before any other of its records."""
+        """Continue the work that a process's last record began, before any other of its records."""
         self._work = -WORK_AT_ONCE
         self._run_unfinished(process)
         self._finish(process)

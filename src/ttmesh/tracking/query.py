@@ -46,7 +46,7 @@ class Monitor:
         return self._ask(wire.Query("buffers", physical_id, host, limit, system=system), Buffers)
 
     def histories(self, device: DeviceKey | None = None, *, window_s: int = 120, points: int = HOUR) -> Histories:
-        """Memory use over the last seconds of one device, or of all, each pool in at most so many points."""
+        """Memory use over the last seconds of one device, or of all, each pool in at most `points` points."""
         host, system, physical_id = EVERY_DEVICE if device is None else device
         return self._ask(wire.Query("history", physical_id, host, 0, window_s, system, points), Histories)
 

@@ -88,7 +88,7 @@ class ServerSchedule(Generic[Client]):
         return self._owners[owner].spent_s if owner in self._owners else 0.0
 
     def spend(self, owner: object, took_s: float) -> None:
-        """Count work for an owner besides that for its queries and records."""
+        """Count other work for an owner than that for its queries and records."""
         self._owners.setdefault(owner, Owner()).spent_s += took_s
 
     def charge(self, owner: object, took_s: float, *, asks: bool) -> None:

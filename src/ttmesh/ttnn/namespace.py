@@ -93,7 +93,7 @@ class CompiledModule(Namespace):
 
 
 def _find_nothing(name: str) -> Any:
-    """No operations of its own."""
+    """Finds no operations."""
     return None
 
 

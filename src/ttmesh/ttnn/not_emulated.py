@@ -22,9 +22,16 @@ class NotEmulated:
 
 
 def find(module: str, name: str) -> Any:
-    """What stands for a name of a module that is not emulated; None where TT-NN has none either."""
+    """The placeholder for a name of a module that is not emulated; None where TT-NN has no such name either."""
     line = _read_table().get(module, {}).get(name)
     return None if line is None else _make(module, name, line)
+
+
+def is_placeholder(value: object) -> bool:
+    """Whether a function or class exists by name only."""
+    return getattr(value, "__module__", None) == __name__ or (
+        isinstance(value, type) and issubclass(value, NotEmulated)
+    )
 
 
 def list_modules() -> list[str]:
@@ -62,7 +69,7 @@ def _make_function(path: str) -> Callable[..., Any]:
 
 def _error(path: str) -> NotEmulatedError:
     return NotEmulatedError(
-        f"{path} is not emulated", expected="what docs/agreement.md does not list", fix="Run this part on cards."
+        f"{path} is not emulated", expected="a name that ttmesh emulates", fix="Run this part on cards."
     )
 
 

@@ -180,7 +180,7 @@ def test_the_format_is_inferred_from_the_torch_type() -> None:
 
 
 def test_float64_must_be_named() -> None:
-    with pytest.raises(RuntimeError, match=r"torch\.float64 has no format of its own"):
+    with pytest.raises(RuntimeError, match=r"torch\.float64 has no TT-NN format"):
         infer_dtype(torch.float64)
 
 

@@ -61,7 +61,7 @@ def test_strided_values_are_taken_as_they_read() -> None:
 
 
 def test_vectors_are_refused() -> None:
-    with pytest.raises(RuntimeError, match="rank 1 is no matrix"):
+    with pytest.raises(RuntimeError, match="rank 1 is not a matrix"):
         tilize(torch.zeros(5))
 
 

@@ -43,7 +43,7 @@ def test_the_setting_decides_before_the_launcher() -> None:
 
 
 def test_two_launchers_at_once_need_a_choice() -> None:
-    with pytest.raises(RankError, match=r"fits several engines: \['mpi', 'torchdist'\].*Set TTMESH_ENGINE"):
+    with pytest.raises(RankError, match=r"fit several engines: \['mpi', 'torchdist'\].*Set TTMESH_ENGINE"):
         engines.choose_engine({"OMPI_COMM_WORLD_RANK": "0", **TORCHRUN})
 
 

@@ -78,12 +78,13 @@ CASES = [
     Case("ttnn.moreh_clip_grad_norm", gradients, pcc=0.0),
     Case("ttnn.moreh_bmm", several((3, 33, 40), (3, 40, 50))),
     Case("ttnn.moreh_bmm_backward", written(
-        (3, 33, 50), (3, 33, 40), (3, 40, 50), input_grad=(3, 33, 40), mat2_grad=(3, 40, 50))),
+        (3, 33, 50), (3, 33, 40), (3, 40, 50), input_grad=(3, 33, 40), mat2_grad=(3, 40, 50)), (bfloat16,)),
     Case("ttnn.moreh_matmul/broadcast", several((2, 1, 33, 40), (3, 40, 50))),
     Case("ttnn.moreh_matmul/transposed", several((2, 40, 33), (50, 40), transpose_input=True, transpose_other=True)),
     Case("ttnn.moreh_matmul/bias", with_bias((2, 33, 40), (40, 50), bias=(1, 50))),
     Case("ttnn.moreh_matmul_backward", written(
-        (2, 3, 33, 50), (2, 1, 33, 40), (3, 40, 50), input_a_grad=(2, 1, 33, 40), input_b_grad=(3, 40, 50))),
+        (2, 3, 33, 50), (2, 1, 33, 40), (3, 40, 50), input_a_grad=(2, 1, 33, 40), input_b_grad=(3, 40, 50)),
+        (bfloat16,)),
     Case("ttnn.moreh_dot", several((1, 1, 1, 64), (1, 1, 1, 64)), pcc=0.0),
     Case("ttnn.moreh_dot_backward", written((1, 1, 1, 1), (1, 1, 1, 64), (1, 1, 1, 64), input_grad=(1, 1, 1, 64),
          other_grad=(1, 1, 1, 64)), (bfloat16,)),

@@ -91,7 +91,7 @@ CASES = [
     Case("ttnn.moreh_softmin_backward", probabilities),
     Case("ttnn.moreh_logsoftmax_backward", logs),
     Case("ttnn.moreh_layer_norm", layer),
-    Case("ttnn.moreh_layer_norm_backward", layer_backward),
+    Case("ttnn.moreh_layer_norm_backward", layer_backward, (bfloat16,)),
     Case("ttnn.moreh_group_norm", group, pcc=0.999),
     Case("ttnn.moreh_group_norm_backward", group_backward),
     Case("ttnn.moreh_nll_loss", loss("sum"), (bfloat16,)),

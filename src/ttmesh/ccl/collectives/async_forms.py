@@ -287,7 +287,7 @@ def reduce_scatter_minimal_direct_create_persistent_buffers(
 
 
 def _one_tile_per_core(tensor: Tensor, dim: int, axis: int) -> MemoryConfig | None:
-    """Where llama_reduce_scatter puts its result unless told: one tile of its width on each of the first cores."""
+    """Where llama_reduce_scatter puts its result by default: one tile of its width on each of the first cores."""
     mesh, shard = tensor.device(), tensor.memory_config().shard_spec
     if mesh is None or shard is None or axis >= mesh.shape.dims():
         return None
@@ -300,5 +300,5 @@ def _one_tile_per_core(tensor: Tensor, dim: int, axis: int) -> MemoryConfig | No
 
 
 def _describe_index(index: int, count: int) -> str:
-    """What a C++ vector says of an index behind its end."""
+    """The text of a C++ vector for an index past its end."""
     return f"vector::_M_range_check: __n (which is {index}) >= this->size() (which is {count})"

@@ -169,7 +169,7 @@ def _decide_all_broadcast(request: Request) -> Decision:
 
 
 def _all_broadcast_topology(request: Request, n: int) -> TensorTopology:
-    """Going along an axis gives every axis a placement of its own; over all at once a flat distribution stays flat."""
+    """Along one axis, every axis gets its own placement; over all chips, a flat distribution stays flat."""
     mesh_shape = request.mesh.shape
     if len(list_broadcast_axes(request, n)) == 1:
         return replicated_topology(request.tensor, request["axis"])

@@ -26,7 +26,7 @@ def brings_semaphores(request: Request) -> bool:
 
 
 def keep_semaphores(c: Composition, request: Request, program: str) -> None:
-    """The semaphores of the last program, behind its tensors."""
+    """The semaphores of the last program, allocated after its tensors."""
     if request.over_host:
         return
     small = program in IN_SMALL and request.mesh.heap.map.banks[BufferType.L1_SMALL].size > 0
@@ -38,7 +38,7 @@ def keep_semaphores(c: Composition, request: Request, program: str) -> None:
 
 
 def compile_before_refusal(request: Request, c: Composition) -> None:
-    """Leave behind what the programs before a refusal do: they are compiled, and their semaphores stay in L1."""
+    """Do what the programs before a refusal do: they are compiled, and their semaphores stay in L1."""
     mesh, name = request.mesh, request.name
     heap, cache = mesh.heap, mesh.program_cache
     schedule = c.schedule([], heap.map)

@@ -48,7 +48,7 @@ def run_all_gather(c: Composition, request: Request, x: PlannedTensor, dim: int,
 def run_all_broadcast(
     c: Composition, request: Request, x: PlannedTensor, spec: TensorSpec, lengths: Sequence[tuple[int | None, int]]
 ) -> list[PlannedTensor]:
-    """Every chip's tensor on all chips: along one axis after the other, what came along the first goes along the next."""
+    """Every chip's tensor on all chips, along one axis after the other: the second sends what the first gathered."""
     now = [x]
     for axis, count in lengths:
         found: list[PlannedTensor] = []

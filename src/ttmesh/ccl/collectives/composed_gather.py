@@ -70,7 +70,7 @@ def is_joined_inside_tiles(spec: TensorSpec, dim: int) -> bool:
 
 
 def refuse_block_floats(request: Request, n: int) -> None:
-    """Raise what TT-NN says of them, behind the broadcast."""
+    """Raise TT-NN's error for them, which comes after the broadcast."""
     c, spec = Composition(), request.tensor.spec
     if not spec.memory_config.is_sharded():
         run_all_broadcast(c, request, PlannedTensor(spec), spec, list_broadcast_axes(request, n))

@@ -79,7 +79,7 @@ def _native_config(held: TensorSpec, spec: TensorSpec) -> MemoryConfig:
 
 
 def _split_into_tiles(c: Composition, x: PlannedTensor, dim: int, spec: TensorSpec) -> list[PlannedTensor]:
-    """The shards of the chips, each in tiles of its own with zeros around it."""
+    """The shards of the chips, each in separate tiles that zeros fill up."""
     extent, shape = spec.shape[dim], x.spec.shape
     bounds: list[Bounds] = [
         tuple((i * extent, (i + 1) * extent, 1) if j == dim else (0, n, 1) for j, n in enumerate(shape))

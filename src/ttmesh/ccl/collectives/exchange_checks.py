@@ -1,4 +1,4 @@
-"""What TT-NN's all_to_all_async refuses, in its order: its own program, or the general one for what that does not take."""
+"""What TT-NN's all_to_all_async refuses, in its order: in its own program, or in the general one where that runs."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def has_own_program(shape: Sequence[int], in_dim: int, out_dim: int) -> bool:
 
 
 def _check_packets(request: Request, in_dim: int, n: int) -> None:
-    """Raise if the last packet of a chip would lie behind the intermediate buffer; every packet begins in another bank."""
+    """Raise if the last packet of a chip would end past the intermediate buffer; every packet begins in another bank."""
     spec, banks = request.tensor.spec, request.mesh.heap.map.banks[BufferType.DRAM].count
     buffer = request["intermediate"]
     if buffer is None:

@@ -1,4 +1,4 @@
-"""What TT-NN refuses where chips that a collective takes for neighbours are none, or lie in one direction."""
+"""What TT-NN refuses where the neighbours of a collective are not linked, or are both in one direction."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def check_routes(request: Request) -> None:
 
 
 def check_ring(request: Request) -> None:
-    """Raise for what reduce_scatter_minimal_direct does not take, in TT-NN's order; last if its axis is no ring."""
+    """Raise for what reduce_scatter_minimal_direct refuses, in TT-NN's order; last, for an axis that is not a ring."""
     shape, axis, dim, spec = request.mesh.shape, request["axis"], request["dim"], request.tensor.spec
     require(
         axis is not None or shape.is_line_topology(),
@@ -92,7 +92,7 @@ def check_ring(request: Request) -> None:
 
 
 def check_directions(request: Request, n: int) -> None:
-    """Raise if a ring is asked for along an axis whose ends no link joins: both neighbours lie in one direction."""
+    """Raise if a ring is requested along an axis whose ends no link joins: both neighbours are in one direction."""
     if request.over_host or request["topology"] not in (Topology.Ring, Topology.Torus):
         return
     axes = list_broadcast_axes(request, n)

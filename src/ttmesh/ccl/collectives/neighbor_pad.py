@@ -99,7 +99,7 @@ def slice_reshard_async(
 
 
 def _check_rows(spec: TensorSpec, sharded_text: str) -> None:
-    """Raise for tiles and shards: the rows of neighbours are copied as they lie."""
+    """Raise for tiles and shards: the rows of neighbours are copied in their stored order."""
     if spec.layout is not Layout.ROW_MAJOR:
         raise MeshError(
             f"Unsupported input tensor layout Layout::{spec.layout.name}.",
@@ -127,7 +127,7 @@ def _check_cluster_axis(axis: int) -> None:
 
 
 def _check_padding(tensor: Tensor, dim: int, padding: tuple[int, int], mode: str, axis: int) -> None:
-    """Raise for what neighbor_pad_async does not take, in TT-NN's order."""
+    """Raise for what neighbor_pad_async refuses, in TT-NN's order."""
     rank = len(tensor.shape)
     require(
         0 <= dim < rank - 1,

@@ -18,7 +18,7 @@ SEMAPHORES = 3
 
 
 def check_reduce_scatter(request: Request, dim: int, n: int) -> None:
-    """Raise TT-NN's refusals of its own program; shards that it pads first fit it."""
+    """Raise what TT-NN's program for this operation refuses; shards that are padded first pass."""
     spec, rank = request.tensor.spec, len(request.tensor.shape)
     if n == 1 and brings_semaphores(request) and not request.over_host:
         raise MeshError(

@@ -306,7 +306,7 @@ def _find(
 def combine_results(
     groups: ChipGroups, runs: list[_ChipRun], k: int, own_tokens: int, old: torch.Tensor | None
 ) -> list[torch.Tensor]:
-    """[k, own tokens, hidden] of every chip: each choice's result, from whichever chip of the group has the expert."""
+    """[k, own tokens, hidden] of every chip: each choice's result, from the chip of the group that has the expert."""
     n = groups.group_size
     sample = runs[0].results[0]
     combined = []

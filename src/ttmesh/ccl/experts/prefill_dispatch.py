@@ -136,7 +136,7 @@ def _find_real(padding: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def _rank_equal(values: torch.Tensor) -> torch.Tensor:
-    """How many equal values stand before each along the last dim."""
+    """How many equal values come before each along the last dim."""
     ordered, order = torch.sort(values, dim=-1, stable=True)
     first = torch.searchsorted(ordered.contiguous(), ordered.contiguous())
     rank = torch.arange(values.shape[-1], device=values.device) - first

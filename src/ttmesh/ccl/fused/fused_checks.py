@@ -34,7 +34,7 @@ def check_concat_cores(tensor: Tensor) -> None:
 
 
 def check_concat_buffers(buffer: Tensor, config: MemoryConfig) -> None:
-    """Raise if all_gather_concat's result or its buffer is not on cores of its own."""
+    """Raise if all_gather_concat's result or its buffer has no shards."""
     require(config.is_sharded(), "bad optional access: a result without shards", "shards", "Change memory_config.")
     require(
         buffer.memory_config().is_sharded(),
@@ -64,7 +64,7 @@ def check_gathered_shards(tensor: Tensor, config: MemoryConfig | None) -> None:
 
 
 def check_head_cores(users: int, config: MemoryConfig | None) -> None:
-    """Raise if queries, keys and values of the users do not get cores of their own one after the other."""
+    """Raise if the users' queries, keys and values do not get separate cores, one after the other."""
     if config is None or config.shard_spec is None:
         return
     cores = config.shard_spec.grid.num_cores()

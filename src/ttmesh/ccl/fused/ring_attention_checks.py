@@ -71,7 +71,7 @@ def check_latent_ring(ring: LatentRing, program_config: Any, offset: Any, column
 
 
 def check_ring_cores(mesh: MeshDevice, program_config: Any, offset: Any, num_links: int) -> None:
-    """Raise if the config's cores, or those that gather, lie outside of the chip's."""
+    """Raise if the config's cores, or those that gather, do not exist on the chip."""
     size = mesh.compute_with_storage_grid_size()
     x, y = read_size(program_config.compute_with_storage_grid_size)
     first = (size.x, 0) if x > size.x else (0, size.y)

@@ -1,4 +1,4 @@
-"""Tensor dims of collectives, and what TT-NN says of a dim that a tensor does not have."""
+"""Tensor dims of collectives, and TT-NN's errors for a dim that a tensor does not have."""
 
 from __future__ import annotations
 

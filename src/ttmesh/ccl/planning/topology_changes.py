@@ -34,7 +34,7 @@ class _Axes:
         return isinstance(placement, Shard) and placement.dim % max(1, len(self.tensor.shape)) == dim
 
     def later_shards(self, position: int, dim: int) -> bool:
-        """Whether an axis behind this one shards the dim."""
+        """Whether a later axis shards the dim."""
         return any(self.shards(placement, dim) for placement in self.placements[position + 1 :])
 
     def topology(self, placements: Sequence[Placement]) -> TensorTopology:
@@ -79,7 +79,7 @@ def replicated_topology(tensor: Tensor, axis: int | None) -> TensorTopology:
 
 
 def gathered_topology(tensor: Tensor, dim: int, axis: int | None) -> TensorTopology:
-    """The axis replicated; the input's, where an axis behind it shards the gathered dim too."""
+    """The axis replicated; the input's topology where a later axis shards the gathered dim too."""
     axes = _axes_of(tensor)
     if axis is not None and not axes.flat:
         held = axes.placements[axis]
@@ -89,7 +89,7 @@ def gathered_topology(tensor: Tensor, dim: int, axis: int | None) -> TensorTopol
 
 
 def scattered_topology(tensor: Tensor, dim: int, axis: int | None) -> TensorTopology:
-    """The axis sharding a dim; the input's, where an axis behind it shards that dim; without an axis one over all chips."""
+    """The axis sharding a dim; the input's topology where a later axis shards that dim; without an axis, over all chips."""
     if axis is None:
         coords = tensor.tensor_topology().mesh_coords()
         return TensorTopology(MeshShape([len(coords)]), [Shard(dim)], coords)

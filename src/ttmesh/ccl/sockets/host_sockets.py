@@ -70,7 +70,7 @@ class H2DSocket(PageSocket):
             self.tell_device()
 
     def write(self, data: object, num_pages: int) -> None:
-        """Write pages from a pointer: Python has none to pass."""
+        """Write pages from a pointer; refused, because Python has no pointer to pass."""
         raise _pointer_error("write", "write_tensor")
 
     def barrier(self, timeout_ms: int | None = None) -> None:
@@ -87,7 +87,7 @@ class H2DSocket(PageSocket):
             ) from None
 
     def claim(self, count: int) -> bool:
-        """Whether so many pages have arrived; if not, a receive at the head of its queue waits for them."""
+        """Whether this number of pages has arrived; if not, a receive at the head of its queue waits for them."""
         with self.lock:
             missing = count - len(self.pages)
             self._claimed_pages = max(0, missing)
@@ -142,7 +142,7 @@ class D2HSocket(PageSocket):
             tensor.lanes = tensor.spec.from_bytes(raw.reshape(*[1] * axes, -1), axes)
 
     def read(self, data: object, num_pages: int, notify_sender: bool = True) -> None:
-        """Read pages to a pointer: Python has none to pass."""
+        """Read pages to a pointer; refused, because Python has no pointer to pass."""
         raise _pointer_error("read", "read_tensor")
 
     def has_data(self) -> bool:

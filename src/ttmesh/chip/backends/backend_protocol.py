@@ -53,5 +53,5 @@ class Backend:
         """Choose how many host threads the next op of this size uses."""
 
     def generator(self, seed: int) -> torch.Generator:
-        """A random stream of its own for ops that draw numbers."""
+        """A separate random stream for ops that draw numbers."""
         return torch.Generator(self.device).manual_seed(seed)

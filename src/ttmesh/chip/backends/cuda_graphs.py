@@ -205,7 +205,7 @@ class TraceReplay:
         self._holders = self._count_holders()
 
     def _return_results(self) -> None:
-        """Results that the next launch reads are copied to where it reads them; another result that lies there moves."""
+        """Results that the next launch reads are copied to where it reads them; other results there are moved."""
         replaced = [(i, entry) for i, entry in enumerate(self._inputs) if entry.always and entry.private]
         memory = {_find_storage(entry.tensor) for _, entry in replaced}
         for key in self._written:

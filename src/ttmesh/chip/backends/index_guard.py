@@ -57,7 +57,7 @@ def index_error(fail: Callable[[int], None]) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Of the indices that one function gets: how to make its error, and the range they must lie in."""
+    """The range that the indices of one function must be in, and how to make its error."""
 
     fail: Callable[[int], None]  # calls the function with this index on a CPU
     low: int
@@ -195,7 +195,7 @@ def keep_extremes(*bounds: Bounds) -> torch.Tensor:
 
 
 def bound_by_select(size: int, place: int) -> Bounds:
-    """Of `source[..., index, ...]` at a dim of this size, behind `place` other indices; negative ones count from the end."""
+    """Of `source[..., index, ...]` at a dim of this size, after `place` other indices; negative ones count from the end."""
     return Bounds(_on_cpu(_select, size, place), -size, size)
 
 

@@ -68,7 +68,7 @@ def infer_dtype(torch_type: torch.dtype) -> DataType:
     """The format that `from_torch` chooses when none is named."""
     if torch_type not in INFERRED:
         raise NotEmulatedError(
-            f"{torch_type} has no format of its own", expected=one_of(INFERRED), fix="Name a dtype or cast the tensor."
+            f"{torch_type} has no TT-NN format", expected=one_of(INFERRED), fix="Name a dtype or cast the tensor."
         )
     return INFERRED[torch_type]
 

@@ -17,7 +17,11 @@ def tilize(values: torch.Tensor, tile: Tile | None = None, *, pad_value: float =
     """Matrices [..., H, W] as [..., padded H * padded W] elements in tile order."""
     tile = tile or Tile()
     if values.dim() < 2:
-        raise ShapeError(f"rank {values.dim()} is no matrix", expected="rank 2 or more", fix="Reshape to (1, W) first.")
+        raise ShapeError(
+            f"a tensor of rank {values.dim()} is not a matrix",
+            expected="rank 2 or more",
+            fix="Reshape to (1, W) first.",
+        )
     if tile_order.supports(values, tile):
         return tile_order.tilize(values, tile, pad_value)
     lead = values.shape[:-2]

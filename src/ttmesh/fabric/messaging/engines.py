@@ -43,7 +43,7 @@ def choose_engine(environ: Mapping[str, str] | None = None) -> str | None:
     fitting = [name for name in names() if load(name).is_launched(env)]
     if len(fitting) > 1:
         raise RankError(
-            f"the environment fits several engines: {fitting}",
+            f"the environment variables fit several engines: {fitting}",
             expected="one launcher's variables",
             fix=f"Set TTMESH_ENGINE to one of {fitting}.",
         )

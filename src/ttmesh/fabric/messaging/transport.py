@@ -255,7 +255,7 @@ class Transport(Messages, ABC):
         self._job.fail(
             RankError(
                 f"rank {self.world_rank} aborted: {reason}",
-                expected="every rank to carry on",
+                expected="every rank to continue",
                 fix=f"Look at the output of rank {self.world_rank}.",
                 ranks=(self.world_rank,),
             )

@@ -40,7 +40,7 @@ def is_launched(environ: Mapping[str, str]) -> bool:
 
 
 def connect(timeout_s: float) -> Transport:
-    """The group of all ranks; uses torch.distributed as it is if the program has initialised it."""
+    """The group of all ranks; uses the program's torch.distributed if it is already initialised."""
     ready = dist.is_initialized()
     if ready:
         rank, size = dist.get_rank(), dist.get_world_size()
@@ -57,7 +57,7 @@ def connect(timeout_s: float) -> Transport:
         missing = [variable for variable in VARIABLES if variable not in os.environ]
         if missing:
             raise RankError(
-                f"the engine 'torchdist' misses {', '.join(missing)}",
+                f"the engine 'torchdist' lacks {', '.join(missing)}",
                 expected="a program started by torchrun or `ttmesh launch`",
                 fix="Start it with one of them, or unset TTMESH_ENGINE.",
             )

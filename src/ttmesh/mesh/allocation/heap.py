@@ -263,7 +263,7 @@ class Heap:
             return sorted((c for cells in self.live.values() for c in cells.values()), key=lambda c: c.buffer_id)
 
     def free_all(self) -> None:
-        """Free every live cell without telling its buffer, which frees what lies at its address when it goes."""
+        """Free every live cell without notifying its buffer, which frees what is at its address when it is collected."""
         for cell in self.cells():
             self.free(cell)
 

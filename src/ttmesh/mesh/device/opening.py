@@ -184,7 +184,7 @@ def create_devices(
     *,
     worker_l1_size: int = DEFAULT_WORKER_L1_SIZE,
 ) -> dict[int, MeshDevice]:
-    """TT-NN's `CreateDevices`: several chips, each a mesh of its own."""
+    """TT-NN's `CreateDevices`: several chips, each opened as a separate mesh."""
     return {
         device_id: create_device(
             device_id, num_command_queues, l1_small_size, trace_region_size, dispatch_core_config,

@@ -22,7 +22,7 @@ R = TypeVar("R")
 
 @contextmanager
 def command_queue(cq_id: int) -> Iterator[None]:
-    """Inside the block, everything without an explicit cq_id goes to this queue."""
+    """Inside the block, calls without an explicit cq_id use this queue."""
     token = current_queue_id.set(int(cq_id))
     try:
         yield

@@ -48,7 +48,7 @@ def host_alignment(arch: Arch) -> int:
 
 
 def compute_argument_bytes(group: Group, alignment: int = 32) -> int:
-    """A packed write of every core's own runtime arguments behind the list of the cores."""
+    """A packed write: the list of the cores, then every core's own runtime arguments."""
     if not group.cores or not group.argument_bytes:
         return 0
     places = align_up(group.cores * UNICAST_BYTES, L1_ALIGNMENT)

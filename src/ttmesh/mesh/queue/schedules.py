@@ -190,7 +190,7 @@ def run_head(queue: CommandQueue, *, keep_failure: bool = False) -> None:
 def _run_worker(
     ref: weakref.ref[CommandQueue], changed: threading.Condition, running: set[int], start_thread: Callable[[], None]
 ) -> None:
-    """Run the commands of one queue until it is gone; holds no reference to it while idle."""
+    """Run the commands of one queue for as long as it exists; holds no reference to it while idle."""
     start_thread()
     me = threading.get_ident()
     poll_until = 0.0

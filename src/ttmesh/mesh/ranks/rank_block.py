@@ -248,7 +248,7 @@ class RankBlock:
             raise NotEmulatedError(
                 f"a submesh of {list(extent)} at {list(start)} overlaps the ranks' blocks of "
                 f"{list(self.block_shape)} unevenly",
-                expected="a submesh inside one block, or one that takes equally much of several",
+                expected="a submesh inside one block, or one that covers equal parts of several blocks",
                 fix="Choose a shape and an offset that are multiples of the blocks, or a submesh inside one block.",
             )
         first, count, _ = division

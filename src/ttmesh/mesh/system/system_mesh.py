@@ -72,7 +72,7 @@ def _list_box_positions(system: System, requested: MeshShape, start: MeshCoordin
         return [(col, row) for row in range(rows) for col in range(cols)]
     raise ShapeError(
         f"Requested mesh is too big and is not rotatable: {requested!r} and SystemMesh {whole!r}, offset {start!r}",
-        expected="a shape that fits, as it is or transposed",
+        expected="a shape that fits, directly or transposed",
         fix="Choose a smaller shape or offset.",
     )
 
@@ -135,7 +135,7 @@ def get_ring_coordinates(ring_shape: MeshShape, mesh_shape: MeshShape) -> list[M
 
 
 def map_reshaped_devices(system: System, shape: MeshShape, ids: Sequence[int], new: MeshShape) -> tuple[int, ...]:
-    """The physical ids under another shape: a line follows the current grid, a grid is mapped anew from its corner."""
+    """The physical ids under another shape: a line follows the current grid, a grid is mapped again from its corner."""
     if new.mesh_size() != shape.mesh_size():
         raise ShapeError(
             f"New shape must have the same number of devices as current shape ({new!r} against {shape!r})",

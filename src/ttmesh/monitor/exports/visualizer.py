@@ -190,7 +190,7 @@ class ReportRecorder:
                 self._add_command(record)
 
     def _add_command(self, record: Finished) -> None:
-        """A command of the operation that is being called, else an operation of its own."""
+        """A command of the operation that is being called, else a separate operation."""
         inputs = self._numbers(record.mesh_id, record.reads)
         outputs = self._numbers(record.mesh_id, record.writes)
         if not self._calls:

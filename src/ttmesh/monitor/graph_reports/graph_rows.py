@@ -154,7 +154,7 @@ class GraphReader:
         self._buffers.append(make_buffer_row(params, self._devices))
 
     def _read_buffer_deallocate(self, node: Node, params: Json) -> None:
-        """A buffer that no function frees is freed by an operation of its own."""
+        """A buffer that no function frees gets a separate operation that frees it."""
         allocations = [n.get("params", {}) for n in self._connected(node.get("connections", ()), "buffer_allocate")]
         address = int(next((p["address"] for p in (params, *allocations) if "address" in p), -1))
         self._buffers = [buffer for buffer in self._buffers if buffer.address != address]
@@ -328,7 +328,7 @@ class GraphReader:
 
 
 def build_operation_subgraph(nodes: Iterable[Node]) -> list[Node]:
-    """An operation's nodes as a graph of its own: between a start and an end, numbered from 0."""
+    """An operation's nodes as a separate graph: between a start and an end, numbered from 0."""
     graph = _enclose(nodes)
     numbers = {node.get("counter", 0): i for i, node in enumerate(graph[1:-1], 1)}
     for i, node in enumerate(graph):

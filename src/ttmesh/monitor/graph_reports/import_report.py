@@ -148,7 +148,7 @@ def _import_one(cursor: sqlite3.Cursor, report: Report, base: int, folder: Path,
 
 
 def _write_cluster(report: Report, folder: Path, rank: int) -> None:
-    """The files of which the Topology page is drawn, if the report has them; those that are there stay."""
+    """The files that the Topology page reads, if the report has them; existing files stay."""
     ranks = int(report["metadata"].get("world_size", 1))
     suffix = f"_{rank + 1}_of_{ranks}" if ranks > 1 else ""
     for key, name in CLUSTER_FILES.items():

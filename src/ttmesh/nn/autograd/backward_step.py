@@ -64,5 +64,5 @@ def _check_unchanged(node: Node) -> None:
         raise MeshError(
             f"an input {list(tensor.shape)} of {node.name} {why} before backward, which needs its values",
             expected="inputs that stay as they were until backward has run",
-            fix="Write results into tensors of their own inside the tape, and free or update tensors after backward.",
+            fix="Write results into new tensors inside the tape, and free or update tensors after backward.",
         )

@@ -85,8 +85,8 @@ def make_missing_error(name: str, why: str) -> NotEmulatedError:
     """The error for an operation without a gradient."""
     return NotEmulatedError(
         f"no gradient of {name}: {why}",
-        expected="operations that docs/training.md lists as differentiable, out of place",
-        fix="Compose it of other operations, keep it off the path from the parameters to the loss, or register a rule with "
+        expected="operations that docs/training.md lists as differentiable, not in place",
+        fix="Build it from other operations, keep it off the path from the parameters to the loss, or register a rule with "
         "ttmesh.nn.tape.rule.",
     )
 

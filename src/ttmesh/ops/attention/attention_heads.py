@@ -132,7 +132,7 @@ def _check_tied_width(width: int, tied: int, untied: int) -> None:
 
 
 def _check_width_of_keys(call: Call) -> None:
-    """Keys and values of their own have heads as wide as the queries', padding included."""
+    """Keys and values given as a separate tensor have heads as wide as the queries', padding included."""
     queries, keys = (spec.padded_shape[-1] for spec in call.specs[:2])
     heads = call["num_heads"]
     kv = heads if call["num_kv_heads"] is None else call["num_kv_heads"]

@@ -168,7 +168,7 @@ def _zero(
     mesh_shape: tuple[int, ...],
     lane_axes: int,
 ) -> Lanes:
-    """Write zeros between the last token and the next multiple of pad_align, on whichever devices hold those rows."""
+    """Write zeros between the last token and the next multiple of pad_align, on the devices that hold those rows."""
     position = find_axis_positions(mesh_shape, cluster_axis, cache.device)
     cache = make_writable(cache, [position[..., None]], lane_axes)
     if cache.is_meta:

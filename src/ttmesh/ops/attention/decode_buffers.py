@@ -88,7 +88,7 @@ def _count_users(q: TensorSpec, table: Tensor | None) -> int:
 
 
 def _count_index_bytes(call: Call) -> int:
-    """Positions, twice (for two kernels), and a row of the page table; sharded ones are read where they lie."""
+    """Positions, twice (for two kernels), and a row of the page table; sharded ones are read in place."""
     table, positions = call["page_table_tensor"], call["cur_pos_tensor"]
     step = 64 if call.mesh.arch() is Arch.BLACKHOLE else 32  # what rows in DRAM are aligned to
     total = 0

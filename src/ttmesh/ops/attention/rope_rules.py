@@ -139,7 +139,7 @@ def _check_matrix(matrix: TensorSpec, tile: tuple[int, ...]) -> None:
 
 
 def check_fused(call: Call) -> None:
-    """rotary_embedding_llama_fused_qk: queries and keys of the same users on cores of their own."""
+    """rotary_embedding_llama_fused_qk: queries and keys of the same users on separate cores."""
     q, k, cos, sin, matrix = call.specs[:5]
     row_major = q.layout is Layout.ROW_MAJOR
     for spec, name in ((q, "Q input"), (k, "K input"), (cos, "cos"), (sin, "sin")):
@@ -170,7 +170,7 @@ def check_fused(call: Call) -> None:
     cores = [grid.num_cores() for grid in grids]
     wrong = "Q and K must not exceed max core grid size of 64"
     require(cores[0] + cores[1] <= 64, wrong, "64 cores or fewer", CORES)
-    require(not grids[0].intersects(grids[1]), "Q and K must not overlap", "cores of their own", CORES)
+    require(not grids[0].intersects(grids[1]), "Q and K must not overlap", "separate cores for Q and K", CORES)
     require(tuple(cos.shape) == tuple(sin.shape), "Cos and Sin dims must match", "equal shapes", CACHES)
     wrong = (
         "Cos and Sin are repeated for Q and K, so they must have the same batch size as the sum of Q and K batch sizes"

@@ -100,7 +100,7 @@ def apply_pair_rotary(x: Lanes, cos: Lanes, sin: Lanes, trans_mat: Lanes) -> Lan
 
 
 def _match_rows(table: Lanes, rows: int) -> Lanes:
-    """The first rows of a table; TT-NN takes a shorter one too and reads what lies behind it: zeros here."""
+    """The first rows of a table; TT-NN takes a shorter one too and reads past its end; here that gives zeros."""
     return F.pad(table[..., :rows, :], (0, 0, 0, max(rows - table.shape[-2], 0)))
 
 

@@ -25,7 +25,7 @@ CHECK_CACHE, CHECK_TABLE = "Check the shapes of the cache.", "Check the page tab
 
 
 def check_output(call: Call) -> None:
-    """Results in shards lie by height."""
+    """Sharded results are sharded by height."""
     config = call["memory_config"]
     if config is not None and config.is_sharded():
         layout = config.memory_layout
@@ -36,7 +36,7 @@ def check_output(call: Call) -> None:
 
 
 def check_mask(call: Call) -> None:
-    """A mask goes with is_causal=False alone, and has the heads of the queries."""
+    """A mask is allowed with is_causal=False only, and has the heads of the queries."""
     q, k, mask = call.specs[0], call.specs[1], call["attn_mask"]
     if mask is None:
         return
@@ -152,7 +152,7 @@ def check_latent_decode(call: Call) -> None:
 
 
 def check_decode_shapes(call: Call, *, latent: bool) -> None:
-    """Raise for shapes that do not go together, in TT-NN's order."""
+    """Raise for shapes that do not fit each other, in TT-NN's order."""
     check_output(call)
     check_mask(call)
     (check_contiguous if call["page_table_tensor"] is None else check_paged)(call, latent=latent)

@@ -171,7 +171,7 @@ def _check_prefill(call: Call) -> None:
         q[3] == k[3] == v[3],
         f"K and V hidden dim must match. Got K: {k[3]}, V: {v[3]}",
         f"{q[3]}, the head size of Q",
-        "Split the heads of Q, K and V alike.",
+        "Split the heads of Q, K and V in the same way.",
     )
     wrong = "Padding is not supported on the head_dim dimension"
     require(q[3] % TILE == 0, wrong, f"a head size of a multiple of {TILE}", "Pad the head size with ttnn.pad.")

@@ -79,6 +79,6 @@ def mesh_partition_buffers(program: ProgramCall) -> int:
 )
 @buffer_rule("reduce_scatter", "reduce_scatter_minimal_async", "all_reduce")
 def reduce_scatter_buffers(program: ProgramCall) -> int:
-    """What comes, what is there, the sum, and what goes on: three times four packets each, at most 24 tiles."""
+    """What arrives, what is there, the sum, and what is sent on: three times four packets each, at most 24 tiles."""
     size = page_of(program.inputs[0])
     return 4 * DEEP * min(4 * max(PACKET // size, 1), 8) * size

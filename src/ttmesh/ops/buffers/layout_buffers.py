@@ -50,7 +50,7 @@ def _is_divided(cores: int, wide: int, high: int, all_rows: int) -> int:
 
 @buffer_rule("tilize", "tilize_with_val_padding", "tilize_with_zero_padding")
 def tilize_buffers(program: ProgramCall) -> int:
-    """A row of tiles in and out; of squares also a row as it is read."""
+    """A row of tiles in and out; for square blocks also a row as it is read."""
     spec, result = program.inputs[0], program.results[0]
     if spec.layout is Layout.TILE:
         return 0

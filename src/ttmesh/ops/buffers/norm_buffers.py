@@ -27,7 +27,7 @@ LARGE_TILES = 80  # of a row at a time, where a whole one does not fit
 
 @buffer_rule("softmax")
 def softmax_buffers(program: ProgramCall) -> int:
-    """Rows in one pass; columns and other dims have kernels of their own."""
+    """Rows in one pass; columns and other dims have other kernels."""
     spec, dim = program.inputs[0], program.options.get("dim")
     rank = len(spec.shape)
     place = (-1 if dim is None else int(dim)) % max(rank, 1)

@@ -42,7 +42,7 @@ def matrices(spec: TensorSpec) -> int:
 
 
 def in_l1_shards(spec: TensorSpec) -> bool:
-    """Whether a core's part of it lies in the core's own L1."""
+    """Whether a core's part of it is in the core's own L1."""
     return spec.memory_config.is_sharded() and spec.memory_config.is_l1()
 
 

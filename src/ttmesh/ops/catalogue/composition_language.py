@@ -55,7 +55,7 @@ def read_lines() -> Mapping[tuple[str, int], CompositionLine]:
 
 
 class Composed(NamedTuple):
-    """What a call comes to: programs and memory, and the results."""
+    """What a call consists of: programs and memory, and the results."""
 
     composition: Composition
     results: tuple[PlannedTensor, ...]
@@ -250,7 +250,7 @@ def _activation(text: str) -> UnaryWithParam:
 
 
 def can_compose(call: Call) -> bool:
-    """Whether a call may be followed: everything is computed, into memory of its own."""
+    """Whether a call can be composed: everything is computed, into newly allocated memory."""
     required = call["are_required_outputs"]
     sizes = [spec.shape.volume() for spec in call.specs]
     return not any(call.outputs) and all(sizes) and (required is None or all(required))

@@ -19,9 +19,11 @@ def _map_reason(reason: str, names: str) -> dict[str, str]:
 # Why a name is not emulated, if there is a particular reason.
 REASONS = {
     "ttnn.test_hang_device_operation": "It hangs the device on purpose, to test TT-NN's own time-outs.",
-    "ttnn.transformer.exp_ring_joint_scaled_dot_product_attention": "An experimental twin of the joint ring form.",
+    "ttnn.transformer.exp_ring_joint_scaled_dot_product_attention": (
+        "An experimental form of ring_joint_scaled_dot_product_attention: not written yet."
+    ),
     **_map_reason(
-        "Compiled twins of tt-metal's Python functions in moe_compute_utils, which run here: not written yet.",
+        "The Python functions of tt-metal's moe_compute_utils run here; these compiled forms of them are not written yet.",
         "add_shared_expert_weights get_weight_core_shard_maps get_weight_mem_configs prepare_w0_w1_tensor_for_moe_compute "
         "prepare_w0_w1_tensor_with_bias prepare_w2_tensor_for_moe_compute prepare_w2_tensor_with_bias "
         "quantize_weights_via_host",
@@ -29,7 +31,7 @@ REASONS = {
     **_map_reason(
         "Blackhole's programmable DRAM cores, which prefetch tensors, are not emulated; ttnn.dram_prefetcher is.",
         "create_global_circular_buffer_for_matmul_1d create_global_circular_buffer_for_tensor_prefetcher "
-        "is_tensor_prefetcher_supported queue_tensor_prefetcher_request start_tensor_prefetcher stop_tensor_prefetcher "
+        "queue_tensor_prefetcher_request start_tensor_prefetcher stop_tensor_prefetcher "
         "tensor_prefetcher_block_count_for_matmul_1d test_dram_prefetcher_consumer test_dram_prefetcher_validator "
         "wait_for_cq_on_tensor_prefetcher",
     ),
@@ -38,7 +40,7 @@ REASONS = {
         "deepseek_prefill.inbound_socket_service_sync deepseek_prefill.outbound_socket_service_sync",
     ),
     **_map_reason(
-        "It moves tokens between chips while it computes: not written yet; all_to_all_dispatch and all_to_all_combine are.",
+        "indexer_score_dsa over a ring of chips: not written yet.",
         "ring_indexer_score_dsa",
     ),
 }
@@ -95,25 +97,28 @@ class Row(NamedTuple):
     remark: str
 
 
-def list_rows(catalogue: Mapping[str, Entry], resolves: Callable[[str], bool]) -> list[Row]:
+def list_rows(catalogue: Mapping[str, Entry], describe: Callable[[str], str | None]) -> list[Row]:
     """Every TT-NN operation that has a signature, in alphabetical order.
 
     Args:
-        resolves: whether ttmesh.ttnn has a function of this name that is not an operation of the catalogue.
+        describe: what a function of ttmesh.ttnn that is not in the catalogue does; None if it is not emulated.
     """
-    return [_make_row(name, catalogue, resolves) for name in sorted({*names(), *catalogue})]
+    return [_make_row(name, catalogue, describe) for name in sorted({*names(), *catalogue})]
 
 
-def _make_row(name: str, catalogue: Mapping[str, Entry], resolves: Callable[[str], bool]) -> Row:
+def _make_row(name: str, catalogue: Mapping[str, Entry], describe: Callable[[str], str | None]) -> Row:
     entry = catalogue.get(name)
     if entry is not None and entry.same_as is not None:
         return Row(name, ALIAS, f"ttnn.{entry.same_as}")
     if entry is not None:
-        first = (entry.function.__doc__ or "").strip().partition("\n")[0]
-        return Row(name, OPERATION, first)
-    if resolves(name):
-        return Row(name, FUNCTION, "")
-    return Row(name, MISSING, REASONS.get(name, "not written yet"))
+        return Row(name, OPERATION, first_line(entry.function))
+    remark = describe(name)
+    return Row(name, MISSING, REASONS.get(name, "not written yet")) if remark is None else Row(name, FUNCTION, remark)
+
+
+def first_line(function: object) -> str:
+    """The first line of a docstring."""
+    return (function.__doc__ or "").strip().partition("\n")[0]
 
 
 def format_summary(found: Iterable[Row]) -> str:
@@ -125,8 +130,8 @@ def format_summary(found: Iterable[Row]) -> str:
     others = [row for row in rows if row.name not in registered]
     other_emulated = sum(row.status != MISSING for row in others)
     return (
-        f"{emulated} of the {len(registered)} operations that TT-NN 0.81 registers ({counts[OPERATION]} operations, "
-        f"{counts[ALIAS]} second names, {counts[FUNCTION]} functions), and {other_emulated} of {len(others)} other names."
+        f"{emulated} of {len(registered)} operations that TT-NN 0.81 registers ({counts[OPERATION]} operations, "
+        f"{counts[ALIAS]} aliases, {counts[FUNCTION]} functions), and {other_emulated} of {len(others)} other names."
     )
 
 

@@ -14,5 +14,5 @@ def like_written(call: Call, inferred: object) -> list[Any]:
 
 
 def no_programs(call: Call) -> tuple[Hashable, ...]:
-    """No program of its own: TT-NN does this work inside another program."""
+    """No separate program: TT-NN does this work inside another one."""
     return ()

@@ -44,7 +44,7 @@ def follow(
 
 
 def _compute_config_of(case: Case) -> Any:
-    """The compute config of the call; a matmul's can lie in two options."""
+    """The compute config of the call; a matmul's can be in either of two options."""
     for name in ("compute_kernel_config", "compute_config"):
         if case[name] is not None:
             return case[name]
@@ -82,7 +82,7 @@ def _group_norm_wide(case: Case) -> bool:
 
 
 def _mean(case: Case) -> FpuConfig | None:
-    """Like a sum; means of float32 with a 32-bit destination take the vector unit unless told to be fast."""
+    """Like a sum; means of float32 with a 32-bit destination take the vector unit unless a fast mode is chosen."""
     config = follow(hifi3_on_wormhole, wide=True)(case)
     accurate = is_float32(case) and not case["fast_and_approximate_mode"]
     return None if config is None or (accurate and config.fp32_dest) else config

@@ -34,10 +34,10 @@ PRECISION = (
 )
 
 FIDELITY = _no_effect(
-    "math_fidelity, fp32_dest_acc_en and packer_l1_acc choose how many bits the FPU keeps on the way. Operations "
-    "that use it follow them where TTMESH_NUMERICS is realistic (the default) or exact (docs/numerics.md lists every one); "
-    "in ideal, and in functions of the vector unit, results are accumulated in float32 and rounded once. math_approx_mode "
-    "and dst_full_sync_en change no value here."
+    "math_fidelity, fp32_dest_acc_en and packer_l1_acc choose how many bits the FPU keeps in between. Operations of "
+    "the FPU follow them in the numerics realistic (the default) and exact (docs/numerics.md lists these operations). In "
+    "ideal, and in functions of the vector unit, results are accumulated in float32 and rounded once. math_approx_mode "
+    "and dst_full_sync_en change no value."
 )
 SLICES = _no_effect("How TT-NN slices the work so that it fits into L1; the result is the same.")
 HALO = _no_effect("Where intermediate buffers of sliding windows are stored; they are not emulated.")

@@ -30,7 +30,7 @@ functions: dict[str, PlannedFunction] = {}  # filled by the catalogue
 
 
 class PlannedCalls:
-    """The calls that one call comes to, one after the other; their programs and memory are written into a composition."""
+    """The calls that one call consists of, one after the other; their programs and memory are written into a composition."""
 
     def __init__(self, call: Call) -> None:
         self.mesh, self.c = call.mesh, Composition()

@@ -70,7 +70,7 @@ def complex_tensor(real: Tensor, imag: Tensor) -> ComplexTensor:
 
 @composite("ttnn.real", golden=elementwise.real)
 def real(input_tensor: ComplexTensor, memory_config: Memory) -> Tensor:
-    """The real part, without a copy unless it is to lie elsewhere."""
+    """The real part, without a copy unless another memory is requested."""
     return _move_part(input_tensor.real, memory_config)
 
 
@@ -83,7 +83,7 @@ def _move_part(part: Tensor, memory_config: Memory) -> Tensor:
 
 @composite("ttnn.imag", golden=elementwise.imag)
 def imag(input_tensor: ComplexTensor, memory_config: Memory) -> Tensor:
-    """The imaginary part, without a copy unless it is to lie elsewhere."""
+    """The imaginary part, without a copy unless another memory is requested."""
     return _move_part(input_tensor.imag, memory_config)
 
 

@@ -157,7 +157,7 @@ def bluestein_fft(
 
 
 def _factors(length: int) -> tuple[int, int, int]:
-    """The lengths of three passes: the last as long as it can be, the first two alike or the first twice as long."""
+    """The lengths of three passes: the last as long as it can be, the first two equal or the first twice as long."""
     last = min(LONGEST_ROW, length // 1024)
     rest = length // last
     second = 1 << ((rest.bit_length() - 1) // 2)

@@ -120,7 +120,7 @@ def fft_radix_pass(
     output_scale: float,
     input_imag: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The transform of every row of length P, turned by its row's twiddles, times output_scale."""
+    """The transform of every row of length P, times its row's twiddles and output_scale."""
     options = {"P": P, "twiddle_N2": twiddle_N2, "stride": stride, "output_scale": output_scale}
     real, imag = _transform_rows(input_real=input_real, input_imag=input_imag, **options)
     return real, imag

@@ -132,7 +132,7 @@ def _make_rectangle(rows: int, columns: int, orientation: ShardOrientation) -> C
 
 
 def follow_shards(config: MemoryConfig, window: Window, grid: CoreCoord) -> ParallelConfig:
-    """The cores of a convolution whose input is already sharded: the result's channels have cores of their own."""
+    """The cores of a convolution whose input is already sharded: the result's channels are divided anew."""
     given = read_parallel_config(config)
     channels = div_up(window.out_channels, TILE)
     if given.layout is HEIGHT or window.is_matmul:

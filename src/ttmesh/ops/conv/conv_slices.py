@@ -80,7 +80,7 @@ def _read_slice(window: Window, images: Images, dim: int, start: int, end: int) 
 
 
 def list_slices(length: int, count: int, row_step: int) -> list[tuple[int, int]]:
-    """The first two slices and the last of so many; those between are like the second or the last."""
+    """The first two slices and the last; those between are like the second or the last."""
     whole, rest = divmod(div_up(length, row_step), count)
     starts = [min((whole * i + min(i, rest)) * row_step, length) for i in range(count + 1)]
     pairs = [(starts[i], starts[i + 1]) for i in sorted({0, min(1, count - 1), count - 1})]

@@ -42,7 +42,7 @@ def specialise_addition(op_type: str, ideal: Specialise) -> Specialise:
 
 
 def _on_fpu(case: Case, op_type: str, config: FpuConfig, ideal: Lane | None) -> Lane:
-    """The call on lanes; a number becomes a tile of bfloat16, activations come before and behind as in TT-NN's program."""
+    """The call on lanes; a number becomes a tile of bfloat16, activations come before and after as in TT-NN's program."""
     axes, before, behind = case.lane_axes, case["input_tensor_a_activations"], case["activations"]
     second = case["input_tensor_b_activations"]
     combine = _combine(op_type, config if not behind else replace(config, out_dtype=float32))

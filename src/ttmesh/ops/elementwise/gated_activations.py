@@ -92,7 +92,7 @@ def _define_gate(name: str, gate: Callable[[Tensor], Tensor]) -> OpFunction:
         value, gate_input = widened.chunk(2, dim=-1)
         return value * gate(gate_input)
 
-    lane.__doc__ = f"First half of the last dim times {name.removesuffix('glu') or 'sigmoid'} of the second."
+    lane.__doc__ = f"First half of the last dim times {gate.__name__} of the second."
     return op(
         f"ttnn.{name}",
         golden=goldens.GATES[name],
@@ -257,7 +257,7 @@ def _check_clamp(call: Call) -> None:
 
 
 def _require_formats(spec: TensorSpec, op_type: str, integers: tuple[DataType, ...] = ()) -> None:
-    """Raise for integers that the device operation behind a composite does not take."""
+    """Raise for integers that the device operation of a composite refuses."""
     wrong = f"Unary: UnaryOpType::{op_type} does not support integer input dtype DataType::{spec.dtype.name}"
     refused = spec.dtype in INTEGERS and spec.dtype not in integers
     require(not refused, wrong, "a float format", "Convert it with ttnn.typecast.")

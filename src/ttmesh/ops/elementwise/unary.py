@@ -64,7 +64,8 @@ def _define_plain(name: str, function: Callable[[torch.Tensor], torch.Tensor]) -
     def lane(input_tensor: torch.Tensor) -> torch.Tensor:
         return function(input_tensor)
 
-    docstring = inspect.getdoc(function) if inspect.isfunction(function) else None
+    ours = inspect.isfunction(function) and function.__module__.startswith("ttmesh.")
+    docstring = inspect.getdoc(function) if ours else None
     lane.__doc__ = docstring or f"{name} of every element."
     return op(
         f"ttnn.{name}",
@@ -77,7 +78,7 @@ def _define_plain(name: str, function: Callable[[torch.Tensor], torch.Tensor]) -
 
 
 def _define_with_parameters(name: str, function: Callable[..., torch.Tensor]) -> OpFunction:
-    """Define an operation with number parameters; each number is a device program of its own."""
+    """Define an operation with number parameters; each number is a separate device program."""
     _, *parameter_names = inspect.signature(function).parameters
 
     def lane(input_tensor: torch.Tensor, **parameters: Any) -> torch.Tensor:

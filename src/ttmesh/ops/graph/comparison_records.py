@@ -44,7 +44,7 @@ def has_comparison_records() -> bool:
 
 
 def take_comparison_records() -> dict[str, Any] | None:
-    """What is kept, as it is written to files; it is forgotten. None if there is nothing."""
+    """Return the records so far, as files hold them, and forget them; None if there are none."""
     if not has_comparison_records():
         return None
     taken = {

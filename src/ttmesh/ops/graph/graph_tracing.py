@@ -133,7 +133,7 @@ class GraphTracer(Watcher):
             self.add(name, TorchFunction(function, given), inputs, outputs)
 
     def call_module(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call a module, its calls being recorded in a graph of its own."""
+        """Call a module and record its calls in a separate graph."""
         if self._inside:
             return self._call_module(module, *args, **kwargs)
         if len(self._levels) == 1:

@@ -134,7 +134,7 @@ def store_output_tensor_ids(output_tensor_ids: list[int]) -> None:
 
 
 def store_captured_graph(captured_graph_json: Any) -> None:
-    """Add the graph of its own to the last call."""
+    """Add the graph that a call captured to the last call."""
     if records := records_of_module():
         records[-1]["captured_graph"] = captured_graph_json
 

@@ -80,7 +80,7 @@ class RegisteredOperations:
         if name in catalogue or name in self._added:
             raise MeshError(
                 f'Operation with name "{name}" is already registered',
-                expected="a name of its own",
+                expected="a name that is not taken",
                 fix="Register it once, under another name than TT-NN's operations.",
             )
         self._added[name] = operation

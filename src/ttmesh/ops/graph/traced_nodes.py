@@ -24,7 +24,7 @@ class TracedNode:
 
 @dataclass(frozen=True)
 class PositionalArgumentName:
-    """Stands for the name of an argument that was given by its place."""
+    """Replaces the name of an argument that was given by position."""
 
     index: int
 
@@ -34,7 +34,7 @@ class PositionalArgumentName:
 
 @dataclass(frozen=True)
 class InputTensorIndex:
-    """Stands for a tensor among recorded arguments: which input of the node it is."""
+    """Replaces a tensor among recorded arguments: which input of the node it is."""
 
     index: int
 

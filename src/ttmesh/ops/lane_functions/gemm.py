@@ -106,7 +106,7 @@ def _multiply_each(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def _gather_batches(x: torch.Tensor) -> torch.Tensor:
-    """Transposed matrices of batches that lie apart, as heads do, copied as they are: torch would transpose them too."""
+    """Transposed matrices of batches with gaps between them (heads), copied as stored; torch would transpose them too."""
     if x.dim() < 4 or x.stride(-2) != 1 or x.stride(-1) == 1 or not x.is_cpu:
         return x
     return x if _has_batch_stride(x) else x.mT.contiguous().mT

@@ -17,7 +17,7 @@ def equalize_ranks(tensors: Sequence[torch.Tensor], lane_axes: int) -> list[torc
 
 
 def pad_to_tiles(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor with zeros behind its rows and columns up to whole tiles."""
+    """The tensor with zeros after its rows and columns, up to whole tiles."""
     rows, columns = (-extent % TILE for extent in tensor.shape[-2:])
     return torch.nn.functional.pad(tensor, (0, columns, 0, rows)) if rows or columns else tensor
 

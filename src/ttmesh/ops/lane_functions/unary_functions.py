@@ -148,7 +148,7 @@ def rotate90(x: Tensor) -> Tensor:
 
 
 def bitwise_not(x: Tensor) -> Tensor:
-    """All bits turned over; of floats, those of their bfloat16 or float32."""
+    """All bits inverted; of floats, those of their bfloat16 or float32."""
     if not x.dtype.is_floating_point:
         return torch.bitwise_not(x)
     bits = torch.int32 if x.dtype is torch.float32 else torch.int16

@@ -63,7 +63,7 @@ class MatmulCase:
         return prod(self.b.padded_shape[:-2])
 
     def fits(self, m: int, n: int, k: int) -> bool:
-        """Whether blocks of so many tiles fit into L1, by TT-NN's estimate."""
+        """Whether blocks of this many tiles fit into L1, by TT-NN's estimate."""
         tile = Tile((TILE, TILE))
         in_a, in_b = tile_bytes(self.a.dtype, tile), tile_bytes(self.b.dtype, tile)
         bfloat16_bytes, float32_bytes = tile_bytes(DataType.BFLOAT16, tile), tile_bytes(DataType.FLOAT32, tile)

@@ -369,7 +369,7 @@ def is_batched(shape: Iterable[int]) -> bool:
 
 
 def is_narrow(height: int, width: int, *, all_dram: bool) -> bool:
-    """Whether cores in one line are preferred for so many rows and columns."""
+    """Whether cores in one line are preferred for this number of rows and columns."""
     if max(height, width) // min(height, width) > NARROW:
         return True
     return all_dram and min(height, width) <= TILE

@@ -1,4 +1,4 @@
-"""Stages of matmul and linear: a bias or an activation that the matmul does not take is a program of its own."""
+"""Stages of matmul and linear: a bias or an activation that the matmul does not take is a separate program."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _kind(spec: TensorSpec) -> Any:
 
 
 def adds_bias_after(call: Call, bias: TensorSpec) -> bool:
-    """Whether TT-NN adds the bias by a program of its own (tt-metal e4f9f0b, confirmed on 0.81.1)."""
+    """Whether TT-NN adds the bias in a separate program (tt-metal e4f9f0b, confirmed on 0.81.1)."""
     a, b = call.specs[:2]
     config = type(call["program_config"]).__name__
     if config == "MatmulMultiCoreReuseProgramConfig" and _covers_block(call, bias):

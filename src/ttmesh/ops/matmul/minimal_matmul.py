@@ -110,7 +110,7 @@ def _check_bias(bias: TensorSpec, columns: int) -> None:
 
 
 def _join_parts(values: Activations, rows: int) -> torch.Tensor:
-    """Activations in two parts, each of whole tiles of K, as the weights' rows are; what is behind `rows` is padding."""
+    """Activations in two parts, each of whole tiles of K, as the weights' rows are; what follows `rows` is padding."""
     if isinstance(values, torch.Tensor):
         return values
     return torch.cat([pad(part, (0, -part.shape[-1] % TILE)) for part in values], dim=-1)[..., :rows]

@@ -49,7 +49,7 @@ def _check_gate(call: Call) -> None:
 
 def _check_layer(call: Call, layers: int) -> None:
     layer = call["layer_id"]
-    wrong = f"layer_id {layer} is none of the {layers} layers of w_tensor"
+    wrong = f"layer_id {layer} is not one of the {layers} layers of w_tensor"
     require(0 <= layer < layers, wrong, f"0 to {layers - 1}", "Choose a layer of the weights.")
 
 

@@ -84,7 +84,7 @@ def _check_shapes(call: Call, block: str, same_indices: bool) -> None:
     if same_indices:
         require(ids == x, "Input indices and input tensors must have the same shape", f"shape {list(x)}", fix)
     wrong = "Output indices and output tensors must have the same shape"
-    require(chosen == y, wrong, f"shape {list(y)}", "Allocate both outputs alike.")
+    require(chosen == y, wrong, f"shape {list(y)}", "Allocate both outputs with this shape.")
     require(len(x) >= 2, "input_tensor must have rank >= 2", "two dims or more", fix)
     require(x[-2] * x[-1] == BLOCK, f"Input tensor must have 256 elements per {block}", "16 x 16", fix)
     if not same_indices:

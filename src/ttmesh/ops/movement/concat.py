@@ -250,7 +250,7 @@ def _check_repeat(call: Call) -> None:
         require(
             given.buffer is not call.tensors[0].buffer,
             wrong,
-            "a tensor with memory of its own",
+            "a tensor that shares no memory with the inputs",
             "Allocate another tensor for the result.",
         )
 

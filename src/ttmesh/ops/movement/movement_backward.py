@@ -47,7 +47,7 @@ def _parts_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 def _slice_parts(
     grad: torch.Tensor, first: torch.Tensor, second: torch.Tensor, dim: int, lane_axes: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Parts of the gradient with the inputs' shapes; the second one begins behind the first along the dim."""
+    """Parts of the gradient with the inputs' shapes; the second one begins after the first along the dim."""
     parts = []
     for part, start in ((first, 0), (second, first.shape[lane_axes + dim])):
         shape = part.shape[lane_axes:]
@@ -96,7 +96,7 @@ def concat_bw(
 
 
 def _sum_repeats(grad: torch.Tensor, shape: Sequence[int], dim: int | None, lane_axes: int) -> torch.Tensor:
-    """Sum all of a dim, whatever its length before the repeats, as TT-NN does; zeros for no dim."""
+    """Sum a whole dim, without regard to its length before the repeats, as TT-NN does; zeros for no dim."""
     if dim is None:
         return grad.new_zeros((*grad.shape[:lane_axes], *shape))
     return grad.float().sum(lane_axes + dim, keepdim=True)

@@ -30,7 +30,7 @@ def permute_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 
 
 def _lacks_shards(wanted: MemoryConfig, spec: TensorSpec, shape: Sequence[int]) -> bool:
-    """Whether shards are asked for without a shape, and the input has none of their kind that can be scaled."""
+    """Whether shards are requested without a shape, and the input has no such shards that can be scaled."""
     held = spec.memory_config
     if not wanted.is_sharded() or wanted.shard_spec is not None or wanted.nd_shard_spec is not None:
         return False

@@ -12,7 +12,7 @@ from ttmesh.tensor.spec.tensor_spec import TensorSpec
 
 
 def repeat_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    """Shards of a repeated tensor are made anew over the whole grid; those by width keep their cores."""
+    """A repeated tensor is sharded again over the whole grid; width shards keep their cores."""
     shape, spec = inferred[0][0], call.specs[0]
     config: MemoryConfig = call["memory_config"] or spec.memory_config
     grown = tuple(shape) != (1,) * (len(shape) - len(spec.shape)) + tuple(spec.shape)

@@ -48,7 +48,7 @@ def make_slices(
         require(step > 0, f"Step {step} must be positive", "steps of at least 1", "Use steps of at least 1.")
         first, last = (index + extent if index < 0 else index for index in (int(start), int(end)))
         wrong = f"End {last} must be greater than or equal to start {first}"
-        require(last >= first, wrong, "an end behind its start", "Swap them, or leave the call out.")
+        require(last >= first, wrong, "an end after its start", "Swap them, or leave the call out.")
         slices.append(slice(min(first, extent), min(last, extent), step))
     return (..., *slices)
 
@@ -102,7 +102,7 @@ def _is_whole(shape: Sequence[int], starts: Sequence[int], ends: Sequence[int], 
 
 
 def _check_bounds(spec: TensorSpec, starts: Sequence[int], ends: Sequence[int], in_rows: bool) -> None:
-    """Starts and ends behind the tensor are refused; in tiles, those behind its padding."""
+    """Starts and ends past the tensor are refused; in tiles, those past its padding."""
     rank, extents = len(spec.shape), spec.shape if in_rows else spec.padded_shape[-len(spec.shape) :]
     for i, (start, end, extent) in enumerate(zip(starts, ends, extents, strict=True)):
         wrong = f"Slice start[{i}] ({start}) must be less than input tensor shape[{i}] ({extent})"

@@ -46,7 +46,7 @@ def dram_group_norm_virtual_columns(core_grid: Any, num_channels: int, num_group
 
 
 def find_max_tile_span(W: int, group_size: int, tile_width: int) -> int:
-    """How many tiles a group of columns touches at most, when groups of a size lie side by side in a width."""
+    """How many tiles a group of columns touches at most, if groups of one size follow each other in a width."""
     starts = range(0, W, group_size)
     return max(((start + group_size - 1) // tile_width - start // tile_width + 1 for start in starts), default=0)
 

@@ -258,7 +258,7 @@ def _average_on_fpu(
     count_include_pad: bool,
     divisor_override: int | None,
 ) -> Lanes:
-    """Windows that count as many elements share a scaler; others get one of their own, as in TT-NN's kernel."""
+    """Windows with the same number of elements share a scaler, as in TT-NN's kernel."""
     rows, columns = _count_windows(images, window, stride, padding, (1, 1), ceil_mode)
     top, bottom, left, right = padding
     down = max(0, (rows - 1) * stride[0] + window[0] - images.shape[-2] - top)

@@ -81,7 +81,7 @@ def _enlarged_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
 
 
 def _count_shards_down(shard: ShardSpec, layout: TensorMemoryLayout) -> int:
-    """How many shards lie one below the other."""
+    """How many shards there are along the height."""
     if layout is TensorMemoryLayout.WIDTH_SHARDED:
         return 1
     if layout is TensorMemoryLayout.HEIGHT_SHARDED:
@@ -207,7 +207,7 @@ def _check_sample(call: Call) -> None:
 
 
 def _sample_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    """Where the grid lies, unless the call says otherwise."""
+    """The result in the grid's memory, unless the call names another."""
     specs, grid = _image_spec(call, inferred), call.specs[1].memory_config
     chosen = call["memory_config"] is not None or grid.is_sharded() or specs[0].memory_config.is_sharded()
     return specs if chosen else [spec.with_memory_config(grid) for spec in specs]

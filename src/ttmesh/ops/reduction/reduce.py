@@ -250,7 +250,7 @@ def _reduced_shards(call: Call, shards: NdShardSpec, layout: Layout) -> NdShardS
 
 
 def _product_spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
-    """The input's memory and shards, which must fit; the product over all dims gets shards of its own."""
+    """The input's memory and shards, which must fit; the product over all dims gets other shards."""
     shape, memory = inferred[0][0], call.specs[0].memory_config
     input_memory = None if call["dim"] is None else memory
     if input_memory is not None and input_memory.shard_spec is not None:

@@ -32,7 +32,7 @@ def concat(
     groups: int = 1,
     fit: Fit = in_dram,
 ) -> PlannedTensor:
-    """Tensors one behind the other along a negative dim; the arguments keep their memory."""
+    """Tensors one after the other along a negative dim; the arguments keep their memory."""
     rank, tiles = len(inputs[0].spec.shape), inputs[0].spec.layout is Layout.TILE
     if not _joins_in_rows(inputs, dim):
         return _concat_thin(c, inputs, dim, config, groups, fit)

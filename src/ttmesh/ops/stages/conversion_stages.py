@@ -74,7 +74,7 @@ def embedding_stages(call: Call, results: Sequence[TensorSpec]) -> Composed | No
 
 
 def fold_stages(call: Call, results: Sequence[TensorSpec]) -> Composed | None:
-    """Images are padded by a program of their own."""
+    """Images are padded by a separate program."""
     c, x = Composition(), PlannedTensor(call.specs[0])
     padding = tuple(call["padding"] or ())
     plain = x.spec.layout is Layout.ROW_MAJOR and not x.spec.memory_config.is_sharded()

@@ -42,7 +42,7 @@ def _sampled_pages(pages: int) -> Sequence[int]:
 
 
 def _segments(page: int, before: tuple[int, int, int], after: tuple[int, int, int]) -> int:
-    """How many entries one tile of the result has: runs of elements that lie side by side in both tensors."""
+    """How many entries one tile of the result has: runs of elements that are adjacent in both tensors."""
     wide = div_up(after[2], TILE)
     batch, tile = divmod(page, div_up(after[1], TILE) * wide)
     top, left = tile // wide * TILE, tile % wide * TILE

@@ -206,7 +206,7 @@ def _interleave_rows(c: Composition, x: PlannedTensor, repeats: int, dim: int, c
 
 
 def roll_tensor(c: Composition, x: PlannedTensor, shifts: Sequence[int], dims: Sequence[int]) -> PlannedTensor:
-    """Every dim one after the other: shards by a program of their own, the rest as two slices in another order, joined."""
+    """Every dim in turn: shards by a separate program, the rest as two slices that are joined in the other order."""
     spec, rank = x.spec, len(x.spec.shape)
     steps = [(dim % rank, shift % spec.shape[dim]) for dim, shift in zip(dims, shifts, strict=True)]
     config, now = spec.memory_config, x

@@ -175,7 +175,7 @@ class Compute(KernelCore):
     # ---- out
 
     def pack_tile(self, dst: int, cb_id: int, tile: int | None = None, *, tiles: int = 1) -> None:
-        """Registers into reserved pages of a circular buffer: one after the other, or `tile` pages behind the pointer."""
+        """Registers into reserved pages of a circular buffer: one after the other, or `tile` pages after the pointer."""
         if self._state != "packing":
             raise self._make_order_error("pack_tile", "tile_regs_commit and tile_regs_wait")
         ring, values, lanes = self._find_tile_ring(cb_id), self._get(dst, tiles), self._chips.lanes

@@ -169,17 +169,17 @@ class DataMovement(KernelCore):
         self._memory.change_semaphore(self._chips, here, value, self.actor, released, increment=False)
 
     def noc_semaphore_inc(self, target: NocAddress, increment: int) -> None:
-        """Add to a semaphore of any core, behind the writes sent to that core before."""
+        """Add to a semaphore of any core, after the writes sent to that core before."""
         released = self._release_to(target.l1_bank)
         self._memory.change_semaphore(self._chips, target, increment, self.actor, released, increment=True)
 
     def noc_semaphore_set_remote(self, address: int, target: NocAddress) -> None:
-        """Copy a semaphore of this core to another core, behind the writes sent to that core before."""
+        """Copy a semaphore of this core to another core, after the writes sent to that core before."""
         value, released = self.load_word(address), self._release_to(target.l1_bank)
         self._memory.change_semaphore(self._chips, target, value, self.actor, released, increment=False)
 
     def noc_semaphore_set_multicast(self, address: int, target: MulticastAddress) -> None:
-        """Copy a semaphore of this core to every other core of a rectangle, behind the writes sent to them before."""
+        """Copy a semaphore of this core to every other core of a rectangle, after the writes sent to them before."""
         value = self.load_word(address)
         for core in target.cores:
             if core != self._l1.core:

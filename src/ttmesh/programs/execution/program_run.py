@@ -201,7 +201,7 @@ def _make_task(kernel: Kernel, processor: Compute | DataMovement) -> Task:
 
 
 def _run_plain(kernel: Kernel, processor: Compute | DataMovement) -> None:
-    """Run a kernel that is no coroutine."""
+    """Run a kernel that is not a coroutine."""
     try:
         kernel.function(processor)
     except Exception as failure:  # whatever the user's kernel raises gets its place and is raised again

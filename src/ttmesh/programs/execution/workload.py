@@ -50,7 +50,7 @@ class MeshWorkload:
         if program.in_workload:
             raise MeshError(
                 f"program {program.id} is already part of a MeshWorkload",
-                expected="a program of its own for every range",
+                expected="a separate program for every range",
                 fix="Add it once with a larger range, or build it again.",
             )
         program.in_workload = True
@@ -116,7 +116,7 @@ class MeshWorkload:
         ]
 
     def _report_memory(self, mesh: MeshDevice) -> None:
-        """Report the programs' memory to trackers, until others are launched on these chips or this workload is gone."""
+        """Report the programs' memory to trackers, until others are launched on these chips or this workload is freed."""
         numbers = self._numbers
         everyone = [mesh.chip_at(coord) for box in self._placements for coord in box if mesh.is_local(coord)]
         mesh.residents.evict(everyone, numbers)

@@ -49,7 +49,7 @@ def shapes_misfit(name: str, arguments: Mapping[str, Any], problem: Exception) -
     )
     return ShapeError(
         f"{name} cannot be computed: {str(problem).partition(chr(10))[0].rstrip('.')}",
-        expected="tensors and options that go together",
+        expected="tensors and options that fit each other",
         fix=f"Got {given}." if given else "Pass arguments that this operation takes; help() of it lists them.",
     )
 

@@ -32,7 +32,7 @@ _NAMES: dict[type, frozenset[str]] = {}
 
 
 def find_types(name: str, parameters: Sequence[str]) -> Types:
-    """The types of an overload: those of TT-NN's overload whose parameters are most alike."""
+    """The types of an overload: those of TT-NN's overload with the most similar parameters."""
     overloads = _read_table().get(name)
     if overloads is None:
         return NO_TYPES

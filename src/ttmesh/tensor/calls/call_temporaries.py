@@ -1,4 +1,4 @@
-"""Stages: the device programs that one call comes to, and the memory that they take and give back on the way."""
+"""Stages: the device programs that one call consists of, and the memory that they take and free."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class MemorySchedule:
 
     @cached_property
     def dram_steps(self) -> BlockSteps | None:
-        """The steps of a repeated call with one result, where all it takes and gives back lies in DRAM."""
+        """The steps of a repeated call with one result, where all memory it takes and frees is in DRAM."""
         steps, results = self.repeated_steps, self.results
         taken = {step for step in steps if step >= 0}
         if len(results) != 1 or any(self.rooms[n].buffer_type is not BufferType.DRAM for n in taken):
@@ -113,7 +113,7 @@ class Composition:
             self._steps.remove(stage.allocation)
 
     def replace(self, old: PlannedTensor, new: PlannedTensor) -> PlannedTensor:
-        """The new tensor; the old one's memory goes back unless both share it."""
+        """The new tensor; the old one's memory is freed unless both share it."""
         if old.allocation != new.allocation:
             self.free(old)
         return new

@@ -207,7 +207,7 @@ def join_tensors(program: ProgramCall) -> CapturedProgram:
 
 
 def sample_users(program: ProgramCall) -> CapturedProgram:
-    """Every user has a core with kernels of its own."""
+    """Every user has a core with its own kernels."""
     return CapturedProgram([Group(1, 0)] * TILE, 1760)
 
 

@@ -55,7 +55,7 @@ def infer(
 
 
 class _NoElements(TorchFunctionMode):
-    """Refuses what torch warns of where there are no elements."""
+    """Raises for functions about which torch warns if there are no elements."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None

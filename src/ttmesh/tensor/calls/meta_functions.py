@@ -35,7 +35,7 @@ def defer_compiler() -> int:
 
 
 class _Undecorated:
-    """Calls a function as it is, and leaves it to torch's decorator once the compiler is there."""
+    """Calls a function directly, and leaves it to torch's decorator once torch's compiler is loaded."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function

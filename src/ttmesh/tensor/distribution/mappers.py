@@ -173,7 +173,7 @@ def _split_and_order(
 
 
 class ReplicateTensorToMeshWrapper:
-    """A replicating mapper; a type of its own, because TT-NN names its cache files differently."""
+    """A replicating mapper; a separate type, because TT-NN names its cache files differently."""
 
     __slots__ = ("_mapper",)
 
@@ -241,7 +241,7 @@ def ShardTensor2dMesh(
 
 
 def unwrap_mapper(mapper: TensorToMesh | ReplicateTensorToMeshWrapper) -> TensorToMesh:
-    """The mapper, whichever of the two forms it came in."""
+    """The mapper, from either of its two forms."""
     chosen = mapper.unwrap() if isinstance(mapper, ReplicateTensorToMeshWrapper) else mapper
     if not isinstance(chosen, TensorToMesh):
         hint = suggest_object("mesh_mapper")

@@ -52,7 +52,7 @@ def distribute_tensor(tensor: Tensor, mapper: Mapper, mesh_device: MeshDevice | 
         raise MeshError(
             f"TensorToMesh only supports host tensors; got storage type: {tensor.storage_type()}",
             expected="a host tensor",
-            fix="Bring it with from_device() first.",
+            fix="Copy it to the host with from_device() first.",
         )
     chosen = unwrap_mapper(mapper)
     mapped = chosen.map(_only_shard(tensor))

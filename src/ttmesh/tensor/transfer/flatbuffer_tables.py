@@ -24,7 +24,7 @@ Fields = Mapping[str, str]
 
 
 class FlatbufferError(MeshError):
-    """Bytes that are no flatbuffer of the schema."""
+    """Bytes that are not a flatbuffer of the schema."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason, expected="a flatbuffer of this schema", fix="Write the file again.")
@@ -54,7 +54,7 @@ class Schema:
         return bytes(builder.Output())
 
     def decode(self, name: str, data: bytes) -> dict[str, Any]:
-        """The table that a flatbuffer holds; raises FlatbufferError for whatever is wrong with it."""
+        """The table that a flatbuffer holds; raises FlatbufferError for anything wrong with it."""
         reader = _Reader(self, data)
         return reader.read_table(name, reader.follow(0))
 

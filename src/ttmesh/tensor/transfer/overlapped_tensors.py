@@ -28,7 +28,7 @@ SUFFIX = ".overlappedtensorbin"
 
 
 class OverlappedTensor:
-    """A tensor of its own shape, format and cores inside the bytes of a fused one, which is only their container."""
+    """A tensor with its own shape, format and cores inside the bytes of a fused one, which only contains it."""
 
     def __init__(
         self,
@@ -79,7 +79,9 @@ def dump_overlapped_tensors(file_name: str | Path, views: Mapping[str, Overlappe
         write_file_of(path, SCHEMA.encode("OverlappedTensors", fields), host, indices)
     except OSError as problem:
         raise MeshError(
-            f'Cannot open "{path}" for writing: {problem}', expected="a folder with room", fix="Choose another path."
+            f'Cannot open "{path}" for writing: {problem}',
+            expected="a folder with enough space",
+            fix="Choose another path.",
         ) from None
 
 

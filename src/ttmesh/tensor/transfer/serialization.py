@@ -88,7 +88,7 @@ def _write(path: Path, tensor: Tensor) -> None:
 def _unwritable(path: Path, problem: Exception) -> MeshError:
     return MeshError(
         f'Cannot open "{path}" for writing: {problem}',
-        expected="a folder that exists and may be written to, with room",
+        expected="a folder that exists and may be written to, with enough space",
         fix="Choose a path in such a folder.",
     )
 
@@ -109,7 +109,7 @@ def load_tensor(file_name: str | Path, *, device: MeshDevice | None = None) -> T
 
 
 def load_tensor_flatbuffer(file_name: str | Path, device: MeshDevice | None = None) -> Tensor:
-    """Read what `dump_tensor_flatbuffer` wrote, whatever the file is called."""
+    """Read what `dump_tensor_flatbuffer` wrote; the file may have any name."""
     path = Path(file_name)
     if _kept is not None and _keeps(path):
         tensor = _kept[path.absolute()]

@@ -1,4 +1,4 @@
-"""Services that stream tensors between the host and a mesh through a device tensor of their own (Blackhole Galaxy)."""
+"""Services that stream tensors between the host and a mesh through a separate device tensor (Blackhole Galaxy)."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def describe(host: Tensor) -> dict[str, Any]:
 
 
 def parse_json(text: str) -> Any:
-    """JSON from a file, with one error for whatever is wrong with it."""
+    """JSON from a file, with one error for anything wrong with it."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as problem:
@@ -132,7 +132,7 @@ def _check_lanes(read: TensorDescription, lanes: torch.Tensor) -> None:
         )
     dtype = DataType.__members__.get(read.dtype)
     if dtype in (None, DataType.INVALID):
-        raise _contradiction(f"it describes dtype {read.dtype[:40]!r}, which is none")
+        raise _contradiction(f"it describes dtype {read.dtype[:40]!r}, which does not exist")
     assert dtype is not None, "checked above"
     if lanes.dtype is not lane_dtype(dtype):
         raise _contradiction(f"it describes {read.dtype}, and holds values of {lanes.dtype}")

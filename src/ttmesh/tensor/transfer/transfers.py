@@ -375,7 +375,7 @@ def tile_size(dtype: DataType) -> int:
 
 
 def element_size(dtype: DataType) -> int:
-    """Bytes of one element; block floats have none of their own."""
+    """Bytes of one element; for block floats there is no such number."""
     if dtype not in ELEMENT_BYTES:
         raise _argument_error(
             f"element_size: {dtype} is packed in blocks",

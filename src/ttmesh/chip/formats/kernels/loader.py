@@ -133,7 +133,7 @@ def _is_whole(built: Path) -> bool:
 
 
 def _compile(source: Path, built: Path, compiler: str) -> None:
-    """Compile in a folder of its own, try the result there, and put it into its place whole."""
+    """Compile in a temporary folder, try the result there, and move it into place as a whole."""
     if compiler in _hung:
         raise _Unusable(f"{compiler} did not come to an end before")
     _remove_forgotten(built.parent)
@@ -152,7 +152,7 @@ def _compile(source: Path, built: Path, compiler: str) -> None:
 
 
 def _run(command: list[str], folder: Path, timeout_s: float) -> None:
-    """Run to a good end, with temporary files in `folder`; however this ends, nothing of it goes on running."""
+    """Run a command that must succeed, with temporary files in `folder`; no process of it is left running."""
     with (folder / "output").open("w+b") as output:
         process = subprocess.Popen(
             command,
@@ -178,7 +178,7 @@ def _run(command: list[str], folder: Path, timeout_s: float) -> None:
 
 
 def _explain_silence(folder: Path) -> str:
-    """Why there is no message: it would be a file in the same folder."""
+    """The reason why a failed compiler left no message."""
     if shutil.disk_usage(folder).free >= LEAST_BYTES:
         return "no message"
     return f"{folder.parent} is full. Make room there, or set TTMESH_CACHE to another directory"

@@ -64,7 +64,7 @@ def multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def _plan(
     a_shape: tuple[int, ...], a_stride: tuple[int, ...], b_shape: tuple[int, ...], b_stride: tuple[int, ...]
 ) -> _Plan | None:
-    """What a call hands over; None if nothing is multiplied or if batches do not lie at equal distances."""
+    """The arguments of a call; None if nothing is multiplied or if batches are not stored at equal distances."""
     *a_batch, rows, depth = a_shape
     *b_batch, _, columns = b_shape
     batch = [max(pair) if min(pair) else 0 for pair in zip(a_batch, b_batch, strict=True)]

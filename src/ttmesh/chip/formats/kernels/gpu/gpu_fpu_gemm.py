@@ -179,7 +179,7 @@ def _rows_of(rows: int) -> int:
 
 
 def _strides(x: torch.Tensor, w: torch.Tensor) -> tuple[int, int]:
-    """From one batch to the next; one matrix stands for all."""
+    """The stride from one batch to the next; 0 where all batches share one matrix."""
     return 0 if len(x) == 1 else x.stride(0), 0 if len(w) == 1 else w.stride(0)
 
 
@@ -189,7 +189,7 @@ def _grid(out: torch.Tensor, options: dict[str, int]) -> tuple[int, int]:
 
 
 def _pad_depth(values: torch.Tensor, dim: int, whole: int) -> torch.Tensor:
-    """Contiguous matrices with K in whole pieces; one matrix if one stands for all."""
+    """Contiguous matrices with K in whole pieces; one matrix if all batches share it."""
     if values.stride(0) == 0:
         values = values[:1]
     missing = -values.shape[dim] % whole

@@ -74,7 +74,7 @@ def multiply(
 def _prepare(
     is_src_a: str, values: torch.Tensor, extent: int, depth: int, padded: int, deep: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Upper bits, lower bits and exponents [n, K, extent], padded; n is 1 for one matrix that stands for all."""
+    """Upper bits, lower bits and exponents [n, K, extent], padded; n is 1 if all batches share one matrix."""
     source = (values[:1] if values.stride(0) == 0 else values).contiguous()
     shape = len(source), deep, padded
     high, low = (
