@@ -119,12 +119,7 @@ def test_the_committed_pages_are_what_the_code_says(capsys: pytest.CaptureFixtur
         assert capsys.readouterr().out == (docs / page).read_text(), f"run `make pages`: {page} is out of date"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"), [([], "Nothing is missing."), (["softmax"], "Nothing that matches 'softmax' is missing.")]
-)
-def test_that_nothing_is_missing_is_no_error(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], text: str
-) -> None:
-    assert cli.main(["ops", "--missing", *arguments]) == 0
+def test_that_nothing_is_missing_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["ops", "--missing", "softmax"]) == 0
 
-    assert capsys.readouterr().out.startswith(text)
+    assert capsys.readouterr().out.startswith("Nothing that matches 'softmax' is missing.")
