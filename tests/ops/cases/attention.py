@@ -224,6 +224,7 @@ CASES = [
     Case(
         "ttnn.transformer.joint_scaled_dot_product_attention",
         args(*[(1, 3, 40, 32)] * 3, *[(1, 3, 9, 32)] * 3, joint_strategy="rear", program_config=None),
+        HALF,
         pcc=0.999,
     ),
     Case(f"{SDPA}_decode", decode(cur_pos=[0, 40, 95]), HALF, pcc=0.999),

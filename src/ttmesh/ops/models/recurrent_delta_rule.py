@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from typing import Any
 
 import torch
 from torch import Tensor as Lanes
@@ -100,6 +101,7 @@ def fused_recurrent_gated_delta_rule(
     output_per_token_state: bool,
     use_qk_l2norm: bool,
     memory_config: MemoryConfig | None,
+    compute_kernel_config: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Outputs [B, T, HV, V] of queries and keys that are normalized, and the last state or that after every token."""
     wrong = f"{RULE}: use_qk_l2norm not done here; L2-normalize q/k on host"
@@ -112,7 +114,7 @@ def fused_recurrent_gated_delta_rule(
         )
     found, state = _run(
         q=q, k=k, v=v, g=g, beta=beta, initial_state=initial_state, scale=scale,
-        per_token=bool(output_per_token_state), memory_config=memory_config,
+        per_token=bool(output_per_token_state), memory_config=memory_config, compute_kernel_config=compute_kernel_config,
     )  # fmt: skip
     if output_final_state or output_per_token_state:
         return found, state

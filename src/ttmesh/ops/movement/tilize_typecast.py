@@ -329,7 +329,7 @@ def _check_unpadding(call: Call) -> None:
     require(given >= rank, wrong, f"{rank} numbers", "Pass the last index of every dim.")
     wrong = "Only TILE layout is supported for BFLOAT8_B dtype!"
     taken = call.specs[0].dtype is not DataType.BFLOAT4_B
-    require(taken, wrong, "another format", "Convert it with ttnn.typecast.")
+    require(taken, wrong, "bfloat16, float32 or bfloat8_b", "Convert it with ttnn.typecast.")
     _check_untilize(call)
 
 

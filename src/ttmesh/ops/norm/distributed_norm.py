@@ -43,7 +43,7 @@ def _check_residual(call: Call) -> None:
         wrong = "RMSNorm with Welford's algorithm not supported in pre_all_gather"
         require(call["both"], wrong, "use_welford=False", "Leave use_welford out of the program config.")
         wrong = "Welford algorithm requires recip_tensor. Use ttnn.create_layer_norm_reciprocals() to create it."
-        require(call["recip_tensor"] is not None, wrong, "recip_tensor=", "Pass it.")
+        require(call["recip_tensor"] is not None, wrong, "recip_tensor=", "Pass its result as recip_tensor.")
 
 
 def _uses_welford(program_config: Any, specs: Sequence[TensorSpec]) -> bool:
