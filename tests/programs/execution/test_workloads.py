@@ -415,5 +415,5 @@ def test_names_are_reachable_from_the_root() -> None:
 
     for name in names.split():
         assert getattr(ttmesh, name).__name__ == name
-    with pytest.raises(AttributeError, match="MeshWorkload is no name of TT-NN 0.81"):
+    with pytest.raises(AttributeError, match=r"MeshWorkload is no name of TT-NN 0\.81"):
         ttmesh.ttnn.MeshWorkload  # noqa: B018 - TT-NN has no such name
