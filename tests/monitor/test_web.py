@@ -325,6 +325,40 @@ def test_a_click_counts_although_the_page_is_drawn_anew_while_the_button_is_down
 
 
 @in_a_browser
+def test_a_click_counts_although_the_page_moves_while_the_button_is_down(program, open_page):
+    from playwright.sync_api import expect
+
+    page = open_page(390)
+    chip, title = page.locator('.chip[data-key="/t3000/3"]'), page.locator("#side-title")
+
+    def press_and_release(then: str, dx: int = 0) -> None:
+        chip.hover(position={"x": 8, "y": 8})
+        box = chip.bounding_box()
+        page.mouse.down()
+        page.evaluate(f"document.getElementById('groups').style.setProperty('margin-top', '{then}')")
+        page.mouse.move(box["x"] + 8 + dx, box["y"] + 8)
+        page.mouse.up()
+
+    press_and_release("300px", dx=150)
+    expect(title).to_have_text("History")  # dragged away: no click
+    press_and_release("600px")
+    expect(title).to_have_text("Device 3")
+
+
+@in_a_browser
+def test_numbers_that_grow_move_nothing(program, open_page):
+    page = open_page(390)
+    chip, summary = page.locator(".chip").first, page.locator("#summary")
+    before = chip.bounding_box()["y"]
+    page.evaluate("events.close()")  # what is written below stays
+
+    page.evaluate("document.getElementById('summary').textContent += ', 1,234,567 records'")
+
+    assert "1,234,567" in summary.text_content()
+    assert chip.bounding_box()["y"] == before
+
+
+@in_a_browser
 def test_the_page_is_used_with_keys_links_and_a_search(program, site, open_page):
     from playwright.sync_api import expect
 

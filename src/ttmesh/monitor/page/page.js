@@ -71,6 +71,22 @@ function update(shown, made) {
   updateChildren(shown, ...made.childNodes);
 }
 
+// Where the page moves under a mouse that rests, the browser sees the press on one element and the release on another, and calls
+// that no click of either. It is a click of the one that was pressed; a mouse that was dragged away still takes it back.
+let pressed = null;
+document.addEventListener("pointerdown", ({ target, clientX, clientY }) => {
+  pressed = { target: target.closest("button, summary"), clientX, clientY };
+}, true);
+document.addEventListener("click", (event) => {
+  const { target, clientX, clientY } = pressed || {};
+  pressed = null;
+  if (!target || !event.detail || event.target.closest("button, summary") === target) return;  // detail 0: a key, or the call below
+  if (Math.hypot(event.clientX - clientX, event.clientY - clientY) > 4) return;
+  event.preventDefault();
+  event.stopPropagation();
+  target.click();
+}, true);
+
 const kindOf = (node) => [node.nodeName, node.dataset?.key, node.dataset?.site].join(" ");
 
 function updateChildren(parent, ...made) {
