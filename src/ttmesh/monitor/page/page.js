@@ -81,7 +81,7 @@ document.addEventListener("click", (event) => {
   const { target, clientX, clientY } = pressed || {};
   pressed = null;
   if (!target || !event.detail || event.target.closest("button, summary") === target) return;  // detail 0: a key, or the call below
-  if (Math.hypot(event.clientX - clientX, event.clientY - clientY) > 4) return;
+  if ((event.clientX - clientX) ** 2 + (event.clientY - clientY) ** 2 > 16) return;  // further than 4 pixels
   event.preventDefault();
   event.stopPropagation();
   target.click();
