@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -117,6 +118,8 @@ def test_a_program_that_fits_says_what_it_holds(tmp_path: Path) -> None:
     assert dram["by_kind"]["weights and inputs"] >= 2 * 4096 * 8192 * 2
     page = (tmp_path / "report.html").read_text()
     assert "<svg" in page
+    assert "width=device-width" in page
+    assert not re.search(r"<svg[^>]* width=", page), "a drawing is as wide as its window"
     assert "http" not in page.replace("http://www.w3.org", "")
 
 
