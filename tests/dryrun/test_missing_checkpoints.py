@@ -203,6 +203,8 @@ def test_configurations_come_from_the_folder_given(tmp_path: Path) -> None:
             OSError, match=r"other/model has no configuration\n.*put its config.json into FOLDER/other/model"
         ):
             PretrainedConfig.get_config_dict("other/model")
+        with pytest.raises(OSError, match="into FOLDER/other/model/text"):
+            PretrainedConfig.get_config_dict("other/model", subfolder="text")
 
 
 @pytest.mark.usefixtures("_library")
