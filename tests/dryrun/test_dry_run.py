@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -117,6 +119,8 @@ def test_a_program_that_fits_says_what_it_holds(tmp_path: Path) -> None:
     assert dram["by_kind"]["weights and inputs"] >= 2 * 4096 * 8192 * 2
     page = (tmp_path / "report.html").read_text()
     assert "<svg" in page
+    assert "width=device-width" in page
+    assert not re.search(r"<svg[^>]* width=", page), "a drawing is as wide as its window"
     assert "http" not in page.replace("http://www.w3.org", "")
 
 
@@ -182,6 +186,32 @@ def test_values_that_do_not_exist_may_be_assumed_and_the_lines_are_reported() ->
         assert large[0, 0].item() == 2
         assert large[0, :3].tolist() == [2, 2, 2]
         assert large[:2, 0].numpy().sum() == 4
+
+    assert run.report is not None
+    assert any("test_dry_run.py" in line for line in run.report.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("read", "what"),
+    [
+        (lambda x: torch.allclose(x, x), "torch.allclose"),
+        (lambda x: torch.zeros(2, 2).allclose(x[:2, :2]), "Tensor.allclose"),
+        (lambda x: torch.unique(x[0]), "torch.unique"),
+        (lambda x: torch.unique_consecutive(x[0]), "torch.unique_consecutive"),
+        (lambda x: torch.bincount(x[0].long()), "torch.bincount"),
+        (lambda x: torch.repeat_interleave(torch.ones(1024), x[0].long()), "torch.repeat_interleave"),
+        (lambda x: x[0][x[0] > 0], "indexing by a mask"),
+        (lambda x: torch.tensor([x[0, 0], 1.0]), "torch.tensor of numbers"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_functions_that_need_values_name_the_line_or_take_the_assumed_number(
+    read: Callable[[torch.Tensor], object], what: str
+) -> None:
+    with ttmesh.dry_run(), pytest.raises(MissingValueError, match=rf"{what}.* needs a value .*test_dry_run.py:\d+"):
+        read(torch.randn(1024, 1024))
+    with ttmesh.dry_run(assume=1) as run:
+        read(torch.randn(1024, 1024))
 
     assert run.report is not None
     assert any("test_dry_run.py" in line for line in run.report.assumptions)

@@ -113,6 +113,8 @@ class AutoTokenizer:
     def from_pretrained(cls, name, **options):
         if name.startswith("some/"):
             raise OSError(f"{name} has no tokenizer")
+        if name.startswith("later/"):
+            None.endswith("tekken.json")  # release 4.57.6 builds some classes from no file
         return cls(name)
 
     def __init__(self, name):
@@ -153,7 +155,9 @@ def test_a_model_without_files_has_the_sizes_of_its_configuration() -> None:
 
 
 @pytest.mark.usefixtures("_library")
-@pytest.mark.parametrize(("name", "kept"), [("no/words", False), ("unknown/words", False), ("known/words", True)])
+@pytest.mark.parametrize(
+    ("name", "kept"), [("no/words", False), ("unknown/words", False), ("known/words", True), ("later/model", False)]
+)
 def test_a_tokenizer_that_was_made_without_its_files_is_replaced(name: str, kept: bool) -> None:
     with ttmesh.dry_run() as run:
         from transformers.models.auto.tokenization_auto import AutoTokenizer
@@ -199,6 +203,8 @@ def test_configurations_come_from_the_folder_given(tmp_path: Path) -> None:
             OSError, match=r"other/model has no configuration\n.*put its config.json into FOLDER/other/model"
         ):
             PretrainedConfig.get_config_dict("other/model")
+        with pytest.raises(OSError, match="into FOLDER/other/model/text"):
+            PretrainedConfig.get_config_dict("other/model", subfolder="text")
 
 
 @pytest.mark.usefixtures("_library")

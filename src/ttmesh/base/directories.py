@@ -1,4 +1,4 @@
-"""Private directories of this user for sockets, locks and compiled code.
+"""Directories of this user alone, for sockets, locks, compiled code and what is temporary.
 
 One rule for all of them. The directory is a real one (no link), belongs to this user and admits no other user (0700);
 no other user can replace a folder above it: none of them is writable for all, unless it is sticky as /tmp is.
@@ -6,15 +6,25 @@ no other user can replace a folder above it: none of them is writable for all, u
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
+import signal
 import stat
+import tempfile
+import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 
 import platformdirs
 
 from ttmesh.base import settings
 from ttmesh.base.errors import MeshError
+
+ENDING = (signal.SIGTERM, signal.SIGHUP)  # by default they end Python without leaving its `with` blocks
 
 
 class DirectoryError(MeshError):
@@ -86,3 +96,64 @@ def _find_problem(directory: Path) -> str:
     if not os.access(directory, os.W_OK | os.X_OK):
         return "cannot be written to"
     return ""
+
+
+@contextmanager
+def scratch_folder(prefix: str) -> Iterator[Path]:
+    """A new folder that goes at the end of the block, or with a signal that ends the process.
+
+    A process that was killed cannot remove its folder: the next call with the same prefix does.
+    """
+    remove_abandoned(prefix)
+    with ExitStack() as stack:
+        folder = _make_locked(prefix, stack)
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        stack.enter_context(_removed_by_signals(folder))
+        yield folder
+
+
+def remove_abandoned(prefix: str) -> None:
+    """Remove this user's folders of this prefix whose processes are gone."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        with suppress(OSError), ExitStack() as stack:  # another user's, or just gone
+            held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            stack.callback(os.close, held)
+            if os.fstat(held).st_uid == os.geteuid():
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)  # an error while its process lives
+                shutil.rmtree(folder)
+
+
+def _make_locked(prefix: str, stack: ExitStack) -> Path:
+    """A new folder, with a lock that says that this process lives."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=prefix))
+        with suppress(FileNotFoundError), ExitStack() as opened:
+            held = os.open(folder, os.O_RDONLY)
+            opened.callback(os.close, held)
+            fcntl.flock(held, fcntl.LOCK_EX)
+            folder.stat()  # another process may have removed it before it was locked
+            stack.push(opened.pop_all())
+            return folder
+
+
+@contextmanager
+def _removed_by_signals(folder: Path) -> Iterator[None]:
+    """While entered, signals that would end this process remove the folder first."""
+    owner = os.getpid()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        if os.getpid() == owner:  # a forked child has the handler too
+            shutil.rmtree(folder, ignore_errors=True)
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    in_main = threading.current_thread() is threading.main_thread()
+    changed = [number for number in ENDING if in_main and signal.getsignal(number) is signal.SIG_DFL]
+    for number in changed:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in changed:
+            if signal.getsignal(number) is end:
+                signal.signal(number, signal.SIG_DFL)

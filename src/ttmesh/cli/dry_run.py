@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from ttmesh import dropin, shim
 from ttmesh.base import settings
 from ttmesh.base.atomic_files import write_file
+from ttmesh.base.directories import scratch_folder
 from ttmesh.base.errors import MeshError, OutOfMemoryError, one_of, suggest_names
 from ttmesh.chip.catalogue import current_system
 from ttmesh.cli._arguments import finite, module_name, number, variable_value
@@ -132,11 +132,11 @@ def _run_here(args: argparse.Namespace) -> tuple[int, RunReport | None]:
 
 def _run_ranks(ranks: int, arguments: Sequence[str]) -> tuple[int, RunReport | None]:
     """Run the program as several processes, each with these arguments; the first failing status and one report of all."""
-    with tempfile.TemporaryDirectory(prefix="ttmesh-reports-") as folder:
-        program = (sys.executable, "-m", "ttmesh", "dry-run", REPORTS, folder, *arguments)
+    with scratch_folder("ttmesh-reports-") as folder:
+        program = (sys.executable, "-m", "ttmesh", "dry-run", REPORTS, str(folder), *arguments)
         engine = settings.get_str("TTMESH_ENGINE") or default_engine()
         status = watch_to_the_end(commands(LaunchPlan(bindings=one_mesh(ranks), program=program, engine=engine)))
-        found = [read_report(json.loads(path.read_text())) for path in sorted(Path(folder).glob("*.json"))]
+        found = [read_report(json.loads(path.read_text())) for path in sorted(folder.glob("*.json"))]
     return status, merge_reports(found, ranks) if found else None
 
 

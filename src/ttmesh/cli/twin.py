@@ -6,12 +6,12 @@ import argparse
 import json
 import shutil
 import sys
-import tempfile
 from pathlib import Path
 
 from rich.table import Column, Table
 
 from ttmesh.base.atomic_files import write_file
+from ttmesh.base.directories import scratch_folder
 from ttmesh.base.errors import MeshError
 from ttmesh.cli._arguments import correlation, seconds
 from ttmesh.cli._program_arguments import add_program, mention_own_options
@@ -57,8 +57,7 @@ def run(args: argparse.Namespace) -> int:
     program = TwinProgram(Path(script), tuple(arguments), options, args.timeout)
     theirs = None if args.against is None else read_recording(args.against)
     python = find_python(args.python or (sys.executable if real_ttnn() else None)) if theirs is None else ""
-    with tempfile.TemporaryDirectory(prefix="ttmesh-twin-") as name:
-        folder = Path(name)
+    with scratch_folder("ttmesh-twin-") as folder:
         if theirs is None:
             ended = record_theirs(python, program, folder / "theirs.jsonl")
             _mention_end("TT-NN", ended)

@@ -7,13 +7,13 @@ import importlib.util
 import json
 import shutil
 import struct
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
+from ttmesh.base.directories import scratch_folder
 from ttmesh.base.errors import MeshError
 from ttmesh.dryrun.tensor_files import FLOATS
 
@@ -78,8 +78,7 @@ def empty_checkpoint(configuration: Path) -> Iterator[Path]:
             fix="Name the folder that the model's config.json is in.",
         )
     tensors = list_tensors(configuration)
-    with tempfile.TemporaryDirectory(prefix="ttmesh-checkpoint-") as name:
-        folder = Path(name)
+    with scratch_folder("ttmesh-checkpoint-") as folder:
         for path in configuration.glob("*"):
             if path.is_file() and path.suffix in (".json", ".py", ".model"):
                 shutil.copy(path, folder)

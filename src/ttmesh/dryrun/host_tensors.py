@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import weakref
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import torch
@@ -18,7 +20,6 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from ttmesh.base.errors import MeshError
 from ttmesh.chip.backends.plain_dispatch_mode import PlainDispatchMode
 from ttmesh.tensor.calls.meta_functions import defer_compiler
-from ttmesh.tracking.client import call_site
 
 aten = torch.ops.aten
 LARGE_BYTES = 1 << 20  # floats from here on have no values; integers keep theirs, programs index and count with them
@@ -29,19 +30,30 @@ READERS = {
     aten.is_nonzero: "bool()",
     aten.nonzero: "torch.nonzero",
     aten.masked_select: "selecting by a mask",
+    aten._unique2: "torch.unique",
+    aten.unique_consecutive: "torch.unique_consecutive",
+    aten.bincount: "torch.bincount",
+    aten.repeat_interleave: "torch.repeat_interleave",
 }
 # The same above the dispatcher: torch refuses these for tensors without values before it dispatches.
 METHODS = {
     torch.Tensor.tolist: "Tensor.tolist()",
     torch.Tensor.numpy: "Tensor.numpy()",
     torch.Tensor.__array__: "numpy's array",
+    torch.allclose: "torch.allclose",
+    torch.Tensor.allclose: "Tensor.allclose()",
 }
 META = torch.device("meta")
 UNKNOWN = "?"
+MASKS = (torch.bool, torch.uint8)
 MAKERS = (torch.tensor, torch.as_tensor)  # of the numbers given
 # Functions that compare the devices of their tensors before they dispatch.
 COMPARING_DEVICES = (torch.stft, torch.istft, torch.Tensor.stft, torch.Tensor.istft)
-TORCH = os.path.dirname(torch.__file__)
+INNER = (
+    os.path.dirname(torch.__file__),
+    os.path.dirname(os.path.dirname(__file__)),
+    "<frozen",
+)  # torch, ttmesh, Python
 
 
 class MissingValueError(MeshError):
@@ -49,8 +61,11 @@ class MissingValueError(MeshError):
 
 
 def find_reader() -> str:
-    """The line of the program that asks for a value."""
-    return next((line for line in call_site().splitlines() if not line.startswith(TORCH)), "")
+    """The line of the program that asks for a value, however many functions of torch are in between."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(INNER):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}" if frame is not None else ""
 
 
 def missing_value(what: str) -> MissingValueError:
@@ -92,8 +107,9 @@ class HostTensors(PlainDispatchMode):  # type: ignore[no-untyped-call]
             ):
                 options["device"] = None  # a program puts it where its input is; small tensors keep their values
             return func(*args, **options)
-        if func.overloadpacket in READERS:
-            args, options = self.assume_values(READERS[func.overloadpacket], args, options)
+        what = "indexing by a mask" if self._is_masked(func, args) else READERS.get(func.overloadpacket)
+        if what is not None:
+            args, options = self.assume_values(what, args, options)
             return func(*args, **options)
         target = args[0] if args and isinstance(args[0], torch.Tensor) else None
         if func._schema.is_mutable and target is not None and not target.is_meta:
@@ -103,6 +119,12 @@ class HostTensors(PlainDispatchMode):  # type: ignore[no-untyped-call]
             options["device"] = "meta"
         args, options = tree_map_only(torch.Tensor, _drop_values, (args, options))
         return func(*args, **options)
+
+    def _is_masked(self, func: Any, args: tuple[Any, ...]) -> bool:
+        """Whether the shape of a result depends on a mask without values."""
+        return func.overloadpacket is aten.index and any(
+            isinstance(each, torch.Tensor) and each.dtype in MASKS and self.lacks_values(each) for each in args[1]
+        )
 
     def assume_values(self, what: str, *arguments: Any) -> Any:
         """The arguments with the assumed number for values that do not exist; an error where none is assumed."""
@@ -139,17 +161,23 @@ class ReadMethods(TorchFunctionMode):
         self, func: Any, types: Sequence[Any], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         options = dict(kwargs or {})
+        if func in MAKERS and isinstance(args[0], (list, tuple)) and self._lack_values(args[0]):
+            args, options = self._tensors.assume_values(f"torch.{func.__name__} of numbers", args, options)
         if func in MAKERS and torch.device(options.get("device") or "cpu") == META:
             options["device"] = None  # a program puts it where its input is; what is given as numbers keeps them
         if func is torch.Tensor.__format__ and args[0].dim() == 0 and self._tensors.lacks_values(args[0]):
             return UNKNOWN  # in a message: nothing is decided by it
-        if func in COMPARING_DEVICES and any(
-            isinstance(leaf, torch.Tensor) and self._tensors.lacks_values(leaf) for leaf in tree_leaves((args, options))
-        ):
+        if func in COMPARING_DEVICES and self._lack_values((args, options)):
             args, options = tree_map_only(torch.Tensor, _drop_values, (args, options))
-        if func in METHODS and self._tensors.lacks_values(args[0]):
+        if func in METHODS and self._lack_values((args, options)):
             args, options = self._tensors.assume_values(METHODS[func], args, options)
+            with _disable_current_modes():  # large tensors would lose the values again
+                return func(*args, **options)
         return func(*args, **options)
+
+    def _lack_values(self, values: Any) -> bool:
+        """Whether there is a tensor without values among these."""
+        return any(isinstance(leaf, torch.Tensor) and self._tensors.lacks_values(leaf) for leaf in tree_leaves(values))
 
 
 def _drop_values(tensor: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,7 @@ import importlib.util
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -22,8 +22,10 @@ from ttmesh.dryrun.tensor_files import without_large_tensors
 from ttmesh.testing.import_changes import ImportChanges
 
 MISSING = (OSError, ValueError, TypeError, ImportError)  # what the loaders raise for files that are not there
+# Release 4.57.6 builds a tokenizer from files that are not there, or knows no class: what is then raised varies.
+MISSING_TOKENIZER = (*MISSING, AttributeError, LookupError)
 MISSING_CONFIGURATION = (
-    "A dry run makes up the weights and the tokenizer of {name}, but not its configuration: put its config.json into "
+    "A dry run makes up the weights and the tokenizer of {name}, but not its configuration: put its {file} into "
     "FOLDER/{name} and run `ttmesh dry-run --configs FOLDER ...`, or set HF_HUB_OFFLINE=0 to let it be downloaded."
 )
 Make = Callable[[Any], Callable[..., Any]]
@@ -192,7 +194,7 @@ class LoaderHooks(ImportChanges):
         def from_pretrained(cls: Any, name: Any, *args: Any, **options: Any) -> Any:
             try:
                 found = load(cls, name, *args, **{**options, "local_files_only": True})
-            except MISSING:
+            except MISSING_TOKENIZER:
                 found = None
             if found is None or not _knows_words(found):
                 self._notes[f"tokenizer of {name}: words and pieces of words"] += 1
@@ -209,7 +211,7 @@ class LoaderHooks(ImportChanges):
                 try:
                     return load(cls, name if own is None else str(own), **options)
                 except OSError as error:
-                    raise OSError(f"{error}\n{MISSING_CONFIGURATION.format(name=name)}") from error
+                    raise OSError(f"{error}\n{_describe_missing(name, options)}") from error
 
             return get_config_dict
 
@@ -225,7 +227,7 @@ class LoaderHooks(ImportChanges):
                 try:
                     return load(cls, name if own is None else str(own), *args, **options)
                 except OSError as error:
-                    raise OSError(f"{error}\n{MISSING_CONFIGURATION.format(name=name)}") from error
+                    raise OSError(f"{error}\n{_describe_missing(name, options, file)}") from error
 
             return load_config
 
@@ -257,6 +259,12 @@ class LoaderHooks(ImportChanges):
             return from_pretrained
 
         self._replace(module.DiffusionPipeline, make)
+
+
+def _describe_missing(name: Any, options: Mapping[str, Any], file: str = "config.json") -> str:
+    """Where to put a configuration that was not found."""
+    folder = "/".join(filter(None, (str(name), options.get("subfolder"))))
+    return MISSING_CONFIGURATION.format(name=folder, file=file)
 
 
 def _knows_words(tokenizer: Any) -> bool:

@@ -17,10 +17,17 @@ COLOURS = {
     "system": "#888888",
 }
 STYLE = (
-    "body{font:15px system-ui;margin:2em;max-width:64em}table{border-collapse:collapse}"
-    "td,th{padding:.2em .8em;text-align:left;border-bottom:1px solid #ddd}td.n{text-align:right}"
-    ".good{color:#2a7d2a}.bad{color:#b32121}svg{background:#f7f7f7}"
+    ":root{color-scheme:light dark}"
+    "body{font:15px/1.45 system-ui,sans-serif;margin:0 auto;padding:1.2em;max-width:62em}"
+    "h1{margin:0 0 .3em}h2{margin:1.6em 0 .4em}p{margin:.4em 0}p,h2,td.long{overflow-wrap:anywhere}"
+    "table{border-collapse:collapse;width:100%}th{white-space:nowrap}"
+    "td,th{padding:.2em .8em .2em 0;text-align:left;vertical-align:top;border-bottom:1px solid #8884}"
+    "td.n,th.n{text-align:right;white-space:nowrap}td.bar{width:40%}.small{opacity:.75;font-size:90%}"
+    "svg{display:block;width:100%;background:#8882}summary{cursor:pointer;padding:.4em 0}"
+    ".good{color:#2e9a2e}.bad{color:#d9363e}.key{white-space:nowrap;margin-right:1em}"
+    "@media(max-width:40em){body{padding:.7em;font-size:14px}td,th{padding-right:.5em}}"
 )
+ROWS = 12  # a longer table has the others folded away
 
 
 def draw_page(report: RunReport) -> str:
@@ -29,47 +36,75 @@ def draw_page(report: RunReport) -> str:
     on = f" on {escape(report.system)}" if report.system else ""
     meshes = ", ".join("x".join(map(str, shape)) for shape in report.shapes)
     parts = [
-        f"<!doctype html><meta charset=utf-8><title>dry run: {escape(report.system)}</title><style>{STYLE}</style>",
+        '<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content="width=device-width">'
+        f"<title>dry run: {escape(report.system)}</title><style>{STYLE}</style>",
         f"<h1>{verdict}{on}</h1><p>meshes {escape(meshes or 'none')}; {report.operations} device operations, "
         f"{report.program_runs} programs run, {report.programs} compiled, {report.program_cache_hits} from the cache</p>",
     ]
     if report.problem:
         parts.append(f'<p class="bad">{escape(report.problem)} at {escape(report.problem_site)}</p>')
-    parts += [f"<p>{escape(line)}</p>" for line in report.advice]
+    parts += [f"<p>{escape(line)}</p>" for line in [*report.advice, *_summarise(report)]]
     for part in report.memory:
         parts += [_draw_memory(part), _draw_history(part), _draw_holders(part)]
     parts += [_draw_links(report), _draw_collectives(report), _draw_rest(report)]
     return "\n".join(filter(None, parts)) + "\n"
 
 
+def _summarise(report: RunReport) -> list[str]:
+    """What to set, and what is busiest."""
+    lines = []
+    if report.circular_buffer_bytes:
+        size = size_text(report.circular_buffer_bytes)
+        lines.append(f"Circular buffers: at most {size} per core, {report.circular_buffer_operation}.")
+    if report.trace_bytes:
+        lines.append(
+            f"Traces: {size_text(report.trace_bytes)} by ttmesh's model of dispatch commands; set trace_region_size to "
+            f"{report.trace_region_size} and more."
+        )
+    if report.links:
+        a, b, most = report.links[0]
+        total = size_text(sum(each for _, _, each in report.links))
+        lines.append(f"Links: {total} in all; busiest {a} to {b} with {size_text(most)}.")
+    return lines
+
+
+def _draw_table(heads: list[str], rows: list[str]) -> str:
+    """A table of ready rows; those behind the first ROWS unfold. A head that begins with # is one of numbers."""
+    names = "".join(f"<th class=n>{head[1:]}" if head.startswith("#") else f"<th>{head}" for head in heads)
+    tables = [f"<table><tr>{names}</tr>{''.join(some)}</table>" for some in (rows[:ROWS], rows[ROWS:]) if some]
+    if len(tables) < 2:
+        return "".join(tables)
+    return f"{tables[0]}<details><summary>{len(rows) - ROWS} more</summary>{tables[1]}</details>"
+
+
 def _draw_links(report: RunReport) -> str:
     if not report.links:
         return ""
     most = report.links[0][2]
-    rows = "".join(
-        f"<tr><td>{a}</td><td>{b}</td><td class=n>{size_text(size)}</td><td><svg width=300 height=12>"
-        f'<rect width="{size / most * 300:.0f}" height="12" fill="#4c78a8"/></svg></td></tr>'
-        for a, b, size in report.links[:20]
-    )
+    rows = [
+        f"<tr><td class=n>{a}<td class=n>{b}<td class=n>{size_text(size)}<td class=bar>"
+        f'<svg viewBox="0 0 300 12" height=12 preserveAspectRatio=none>'
+        f'<rect width="{size / most * 300:.0f}" height="12" fill="#4c78a8"/></svg></tr>'
+        for a, b, size in report.links
+    ]
     total = size_text(sum(size for _, _, size in report.links))
-    return f"<h2>Links: {total} in all</h2><table><tr><th>from<th>to<th>bytes<th></tr>{rows}</table>"
+    return f"<h2>Links: {total} in all</h2>" + _draw_table(["#from", "#to", "#bytes", ""], rows)
 
 
 def _draw_collectives(report: RunReport) -> str:
-    rows = "".join(
-        f"<tr><td>{escape(name)}</td><td class=n>{size_text(size)}</td><td class=n>{times}</td></tr>"
+    rows = [
+        f"<tr><td class=long>{escape(name)}<td class=n>{size_text(size)}<td class=n>{times}</tr>"
         for name, sizes in report.collectives.items()
-        for size, times in sizes[:8]
-    )
-    return f"<h2>Collectives</h2><table><tr><th>name<th>bytes per chip<th>times</tr>{rows}</table>" if rows else ""
+        for size, times in sizes
+    ]
+    return "<h2>Collectives</h2>" + _draw_table(["name", "#bytes per chip", "#times"], rows) if rows else ""
 
 
 def _draw_rest(report: RunReport) -> str:
-    """The host, traces, and what was made up."""
-    traces = f"{size_text(report.trace_bytes)} by a model of dispatch commands" if report.trace_bytes else "none"
-    lines = [f"Through the host: {size_text(report.host_bytes)}. Traces: {traces}."]
-    lines += [f"Assumed: {note} ({times} times)" for note, times in report.assumptions.items()]
-    return "".join(f"<p>{escape(line)}</p>" for line in lines)
+    """The host, and what was made up."""
+    host = f"<p>Through the host: {size_text(report.host_bytes)}.</p>"
+    rows = [f"<tr><td class=long>{escape(note)}<td class=n>{times}</tr>" for note, times in report.assumptions.items()]
+    return host + ("<h2>Assumed</h2>" + _draw_table(["what", "#times"], rows) if rows else "")
 
 
 def _draw_memory(part: ChipMemory) -> str:
@@ -83,7 +118,8 @@ def _draw_memory(part: ChipMemory) -> str:
         )
         left += width
     legend = " ".join(
-        f'<span style="color:{COLOURS.get(kind, "#888")}">&#9632;</span> {escape(kind)} {size_text(size)}'
+        f'<span class=key><span style="color:{COLOURS.get(kind, "#888")}">&#9632;</span> {escape(kind)} '
+        f"{size_text(size)}</span>"
         for kind, size in part.by_kind.items()
     )
     title = (
@@ -91,19 +127,26 @@ def _draw_memory(part: ChipMemory) -> str:
         f"{part.chip} at {escape(part.operation or 'the start')}"
     )
     free = f"largest free block {size_text(part.largest_free_bytes)}; system {size_text(part.system_bytes)} besides"
-    bar = f'<svg width="{WIDTH}" height="28">{"".join(bars)}</svg>'
+    bar = f'<svg viewBox="0 0 {WIDTH} 28" height=28 preserveAspectRatio=none>{"".join(bars)}</svg>'
     return f"<h2>{title}</h2>{bar}<p>{legend}</p><p>{free}</p>{_draw_chips(part)}"
 
 
 def _draw_chips(part: ChipMemory) -> str:
     """The peak of every chip, as columns."""
-    wide = min(WIDTH / max(len(part.by_chip), 1), 40)
+    wide = WIDTH / max(len(part.by_chip), 1)
     columns = "".join(
-        f'<rect x="{i * wide:.1f}" y="{60 - size / part.capacity_bytes * 60:.1f}" width="{wide - 2:.1f}" '
+        f'<rect x="{i * wide:.1f}" y="{60 - size / part.capacity_bytes * 60:.1f}" width="{wide * 0.9:.1f}" '
         f'height="{size / part.capacity_bytes * 60:.1f}" fill="#4c78a8"><title>chip {chip}: {size_text(size)}</title></rect>'
         for i, (chip, size) in enumerate(part.by_chip.items())
     )
-    return f'<svg width="{wide * len(part.by_chip):.0f}" height="60">{columns}</svg><p>the peak of every chip</p>'
+    sizes, chips = sorted(part.by_chip.values()), list(part.by_chip)
+    if len(chips) < 2:
+        return ""
+    span = size_text(sizes[-1]) if sizes[0] == sizes[-1] else f"{size_text(sizes[0])} to {size_text(sizes[-1])}"
+    return (
+        f'<svg viewBox="0 0 {WIDTH} 60" height=60 preserveAspectRatio=none>{columns}</svg>'
+        f"<p class=small>the peak of every chip, {chips[0]} to {chips[-1]} from left to right: {span}</p>"
+    )
 
 
 def _draw_history(part: ChipMemory) -> str:
@@ -117,23 +160,29 @@ def _draw_history(part: ChipMemory) -> str:
     line = " ".join(f"{x},{old} {x},{new}" for x, old, new in zip(places, before, heights, strict=False))
     besides = ", without circular buffers" if part.memory == "L1" else ""
     return (
-        f'<svg width="{WIDTH}" height="{HEIGHT}"><line x1="0" x2="{WIDTH}" y1="10" y2="10" stroke="#b32121"/>'
-        f'<polyline points="{line}" fill="none" stroke="#4c78a8"/></svg>'
-        f"<p>{part.memory} over {last} operations{besides}; the red line is what the chip has</p>"
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" height={HEIGHT} preserveAspectRatio=none>'
+        f'<polygon points="0,{HEIGHT} {line} {WIDTH},{heights[-1]} {WIDTH},{HEIGHT}" fill="#4c78a8" opacity=".35"/>'
+        f'<polyline points="{line} {WIDTH},{heights[-1]}" fill="none" stroke="#4c78a8" stroke-width="2" '
+        f'vector-effect="non-scaling-stroke"/><line x1="0" x2="{WIDTH}" y1="10" y2="10" stroke="#d9363e" '
+        f'stroke-width="2" vector-effect="non-scaling-stroke"/></svg>'
+        f"<p class=small>{part.memory} over {last} operations{besides}; the red line is what the chip has, "
+        f"{size_text(part.capacity_bytes)}</p>"
     )
 
 
 def _draw_holders(part: ChipMemory) -> str:
-    rows = "".join(
-        f"<tr><td>{escape(holder.kind)}</td><td class=n>{size_text(holder.size_bytes)}</td>"
-        f"<td class=n>{holder.buffers}</td><td>{escape(holder.site)}</td></tr>"
-        for holder in part.holders[:40]
-    )
-    modules = "".join(
-        f"<tr><td>{escape(name)}</td><td class=n>{size_text(size)}</td></tr>"
-        for name, size in list(part.by_module.items())[:15]
-    )
+    holders = [
+        f"<tr><td>{escape(holder.kind)}<td class=n>{size_text(holder.size_bytes)}"
+        f"<td class=n>{holder.buffers}<td class=long>{escape(holder.site)}</tr>"
+        for holder in part.holders
+    ]
+    modules = [
+        f"<tr><td class=long>{escape(name)}<td class=n>{size_text(size)}</tr>" for name, size in part.by_module.items()
+    ]
+    if not holders:
+        return ""
     return (
-        f"<table><tr><th>what<th>bytes<th>buffers<th>asked for at</tr>{rows}</table>"
-        f"<h3>By module</h3><table><tr><th>file<th>bytes</tr>{modules}</table>"
+        _draw_table(["what", "#bytes", "#buffers", "asked for at"], holders)
+        + "<h3>By module</h3>"
+        + _draw_table(["file", "#bytes"], modules)
     )
