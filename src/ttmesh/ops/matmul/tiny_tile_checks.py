@@ -21,7 +21,8 @@ def check_tiny_tiles(config: object, a: TensorSpec, b: TensorSpec) -> None:
         require(spec.dtype is not DataType.BFLOAT4_B or extent >= 4, wrong, "at least 4", "Use larger tiles.")
     if (height, width) == (32, 32):
         return
-    wrong = f"matmul does not support transposed in1 with tile width 16 (in1 tile is {b.tile.tile_shape[0]}x16 with transpose)"
+    rows = b.tile.tile_shape[0]
+    wrong = f"matmul does not support transposed in1 with tile width 16 (in1 tile is {rows}x16 with transpose)"
     require(not (b.tile.transpose_tile and width == 16), wrong, "tiles of 32 columns", "Disable transpose_tile.")
     wrong = (
         f"matmul tiny-tile combo with in1 dtype DataType::{b.dtype.name} and tile_h {height} is not currently supported on "
