@@ -50,6 +50,26 @@ def test_libraries_that_ask_whether_a_module_is_there_are_told_no() -> None:
     assert importlib.util.find_spec("a_picture_library") is None
 
 
+def test_a_module_that_was_built_for_another_torch_is_stood_in_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "a_picture_library").mkdir()
+    (tmp_path / "a_picture_library" / "__init__.py").write_text("raise RuntimeError('operator nms does not exist')\n")
+    about = tmp_path / "a_picture_library-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: a_picture_library\nVersion: 1.0\nRequires-Dist: torch (>=99.0)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, stand_ins.MissingFinder)]
+    stand_ins.install()
+
+    from a_picture_library.shapes import Circle  # type: ignore[import-not-found]
+
+    with pytest.raises(ModuleNotFoundError, match="a_picture_library is not installed for this torch"):
+        Circle(3)
+
+
 @pytest.mark.usefixtures("without_hugging_face")
 @pytest.mark.parametrize("before", [True, False], ids=["stand-in imported before", "not before"])
 def test_transformers_that_asks_by_importing_is_told_no(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import importlib.util
 import sys
 from collections.abc import Callable, Sequence
@@ -14,6 +15,11 @@ from types import ModuleType
 from typing import Any
 
 from ttmesh.testing.import_changes import ImportChanges
+
+try:  # pytest and transformers bring it
+    from packaging.requirements import Requirement
+except ImportError:
+    Requirement = None  # type: ignore[assignment, misc]
 
 # Imported by tt-metal's conftest files for few tests: importing works, using a name raises and says what is missing.
 NEEDED_BY_NAME = (
@@ -31,12 +37,38 @@ def install() -> None:
         sys.modules["tracy"] = _tracy()
     if not any(isinstance(finder, MissingFinder) for finder in sys.meta_path):
         sys.meta_path.append(MissingFinder())
-        missing = [name for name, package in ASKED_BY_TRANSFORMERS.items() if not importlib.util.find_spec(package)]
+        packages = {name.split(".")[0] for name in NEEDED_BY_NAME}
+        if any(package not in sys.modules and not fits_torch(package) for package in packages):
+            sys.meta_path.insert(0, MissingFinder(misfits_only=True))
+        missing = [name for name, package in ASKED_BY_TRANSFORMERS.items() if not _is_usable(package)]
         ImportChanges({"transformers.utils.import_utils": partial(_answer_no, missing)}).start()
 
 
+def fits_torch(package: str) -> bool:
+    """Whether the installed torch is one that a package was built for; True too where that cannot be found out."""
+    if Requirement is None:
+        return True
+    try:
+        torch = importlib.metadata.version("torch")
+        requirements = map(Requirement, importlib.metadata.requires(package) or ())
+    except importlib.metadata.PackageNotFoundError:
+        return True
+    return all(need.specifier.contains(torch, prereleases=True) for need in requirements if need.name == "torch")
+
+
+def _is_usable(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None and fits_torch(package)
+
+
 class MissingFinder(MetaPathFinder, Loader):
-    """The last finder: imports of missing modules give a stand-in, but importlib.util.find_spec finds none."""
+    """The last finder: imports of missing modules give a stand-in, but importlib.util.find_spec finds none.
+
+    Args:
+        misfits_only: the first finder instead, for modules that are installed for another torch and fail to import.
+    """
+
+    def __init__(self, *, misfits_only: bool = False) -> None:
+        self._misfits_only = misfits_only
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -45,6 +77,8 @@ class MissingFinder(MetaPathFinder, Loader):
         asking = sys._getframe(2).f_code
         tool = fullname.startswith("tracy.")  # around the profiler; the markers themselves are below
         if not (tool or fullname in NEEDED_BY_NAME) or asking is importlib.util.find_spec.__code__:
+            return None
+        if self._misfits_only and fits_torch(fullname.split(".")[0]):
             return None
         return (_find_tool(fullname) if tool else None) or ModuleSpec(fullname, self, is_package=True)
 
@@ -77,7 +111,8 @@ class Absent(type):
         name = next(base.__name__ for base in reversed(cls.__mro__) if isinstance(base, Absent))
         package = name.split(".")[0]
         return ModuleNotFoundError(
-            f"{name} was used, but {package} is not installed; expected a test without it. Install {package}."
+            f"{name} was used, but {package} is not installed{'' if fits_torch(package) else ' for this torch'}; expected "
+            f"a test without it. Install {package}."
         )
 
     def __getattr__(cls, name: str) -> Any:

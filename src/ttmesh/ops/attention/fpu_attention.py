@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor as Lanes
+from torch.nn.functional import pad
 
 from ttmesh.chip.numerics import fpu
 
@@ -45,11 +46,23 @@ def _attend_rows(q: Lanes, k: Lanes, weighted: Lanes, scale: float, mask: Lanes 
     if sink is not None:
         largest = torch.maximum(largest, sink.float())
     weights = fpu.keep(torch.exp(logits - largest))
-    both = fpu.keep(fpu.matmul(weights, weighted, k_block=chunk_of_keys()))
+    both = fpu.keep(_multiply_chunks(weights, weighted, chunk_of_keys()))
     total = both[..., -1:]
     if sink is not None:
         total = total + torch.exp(sink.float() - largest)
     return both[..., :-1] * fpu.keep(total.reciprocal())
+
+
+def _multiply_chunks(weights: Lanes, values: Lanes, chunk: int) -> Lanes:
+    """Chunks of keys multiplied and added up, so that keys without weight behind a row's own leave its bits alone.
+
+    A matmul computes its last block on top of the sum; here a tile of no keys is that block.
+    """
+    config, keys = fpu.active_config(), values.shape[-2]
+    if config is not None and not config.fp32_dest and keys > chunk:
+        none = -keys % chunk + DEFAULT_CHUNK
+        weights, values = pad(weights, (0, none)), pad(values, (0, 0, 0, none))
+    return fpu.matmul(weights, values, k_block=chunk)
 
 
 def chunk_of_keys() -> int:

@@ -30,6 +30,11 @@ def check_dram_shards(
     """
     if not isinstance(config, MatmulMultiCoreReuseMultiCastDRAMShardedProgramConfig):
         return
+    height = a.tile.tile_shape[0]
+    wrong = (
+        f"{NAME}: matmul tiny-tile with tile_h {height} is not currently supported on the DRAM-sharded mcast program"
+    )
+    require(height >= 16, wrong, "tiles of 16 or 32 rows", "Use another program config, or larger tiles.")
     shards, layout = a.memory_config.shard_spec, a.memory_config.memory_layout
     wrong = f"bad optional access: {NAME} with a first operand that is not sharded"
     fix = "Shard it by width over the cores with ttnn.to_memory_config."

@@ -22,6 +22,7 @@ from ttmesh.ops.matmul.matmul_blocks import MatmulCase
 from ttmesh.ops.matmul.matmul_choice import choose_config
 from ttmesh.ops.matmul.matmul_choice_checks import check_grid, check_operands
 from ttmesh.ops.matmul.matmul_memory import check_blocks, circular_buffer_bytes, extents, output_shards
+from ttmesh.ops.matmul.tiny_tile_checks import check_tiny_tiles
 from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.calls.program_buffers import find_free_l1
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG, MemoryConfig, ShardSpec
@@ -80,6 +81,7 @@ def check_matmul(call: Call) -> None:
         f"width={a[-1]} height={depth}"
     )
     require(a[-1] == depth, wrong, f"{a[-1]} rows in the second", "Reshape it to as many rows.")
+    check_tiny_tiles(config if call["program_config"] is None else call["program_config"], spec_a, spec_b)
     case = None if config is None or min(len(a), len(b)) < 2 else make_case(call)
     chosen = case is not None and call["program_config"] is None
     if chosen and case is not None and config is not None:

@@ -31,6 +31,7 @@ from ttmesh.tensor.spec.tensor_topology import TensorTopology
 from ttmesh.tensor.tensor import Tensor
 from ttmesh.tensor.transfer.device_conversion import upload_mapped
 from ttmesh.tensor.transfer.device_tensors import Mapper, default_composer, default_mapper
+from ttmesh.tensor.transfer.reallocation import copies_through_circular_buffer
 from ttmesh.tensor.transfer.upload_plans import keep_plan, upload_again
 
 
@@ -322,7 +323,9 @@ def reallocate(tensor: Tensor, memory_config: MemoryConfig | None = None) -> Ten
     buffer = footprint_of(spec, mesh.heap.map).allocate(mesh, "reallocate")
     stays = buffer.cell.address == old.address and spec.buffer_type is source.buffer_type
     if not stays:  # memory that comes to lie where it was takes no program
-        mesh.program_cache.compile("ttnn.reallocate", (("ttnn.reallocate", tensor.kind, spec),))
+        places = old.address, buffer.cell.address
+        buffered = copies_through_circular_buffer(spec, source.buffer_type, *places, mesh.heap.map)
+        mesh.program_cache.compile("ttnn.reallocate", (("ttnn.reallocate", tensor.kind, spec, buffered),))
 
     def move(reads: Cells, writes: Cells) -> None:
         writes[0].write(reads[0].read(source), spec)
