@@ -73,7 +73,16 @@ def _indexer_fidelity(case: Case) -> MathFidelity:
 
 def _pool_wide(case: Case) -> bool:
     """Windows that take more than one step of the reduction are summed in 32 bits (tt-metal e4f9f0b)."""
-    down, across = case["window"]
+    return _is_tall_window(case, *case["window"])
+
+
+def _adaptive_pool_wide(case: Case) -> bool:
+    """The same of the windows that a result of this size takes."""
+    down, across = (-(-extent // count) for extent, count in zip(case["size"][1:3], case["window"], strict=True))
+    return _is_tall_window(case, down, across)
+
+
+def _is_tall_window(case: Case, down: int, across: int) -> bool:
     most = 16 if 0 < case["size"][3] % 32 <= 16 else 32
     return down * across > most or is_float32(case)
 
@@ -179,7 +188,7 @@ fpu_rules: dict[str, FpuRule] = dict([
     *_table(follow(HIFI4, wide=are_float32), "conv2d"),
     *_table(follow(HIFI2), "conv3d", _EXPERIMENTAL),
     *_table(follow(HIFI4, wide=_pool_wide), "avg_pool2d"),
-    *_table(follow(HIFI4, wide=is_float32), "adaptive_pool2d"),
+    *_table(follow(HIFI4, wide=_adaptive_pool_wide), "adaptive_pool2d"),
     *_table(follow(HIFI4, wide=True), "layer_norm"),
     *_table(follow(HIFI4), "rms_norm layer_norm_post_all_gather rms_norm_post_all_gather"),
     *_table(_row_statistics, "layer_norm_pre_all_gather rms_norm_pre_all_gather"),
