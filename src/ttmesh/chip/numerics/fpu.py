@@ -16,7 +16,7 @@ import torch
 
 from ttmesh.base.dtypes import BLOCK_FLOATS, DataType, bfloat16, float32
 from ttmesh.chip.formats.storage import finish
-from ttmesh.chip.numerics import exact_matmul, fpu_sums, ideal_matmul, realistic_matmul
+from ttmesh.chip.numerics import exact_matmul, fpu_pools, fpu_sums, ideal_matmul, realistic_matmul
 from ttmesh.chip.numerics.fpu_config import FpuConfig
 from ttmesh.chip.numerics.fpu_elementwise import add_elements, multiply_elements
 from ttmesh.chip.numerics.packer import add_block, pack, pack_block_floats, to_bfloat16
@@ -187,6 +187,22 @@ def mean(values: torch.Tensor, dims: Dims, *, keepdim: bool = False) -> torch.Te
     if fpu_for(values) is None:
         return values.float().mean(tuple(dims), keepdim=keepdim)
     return total(values, dims, keepdim=keepdim, scaler=1.0 / max(count, 1))
+
+
+def largest(values: torch.Tensor, dims: Dims, keepdim: bool = False) -> torch.Tensor:
+    """The maxima over dims."""
+    fpu = fpu_for(values)
+    if fpu is None:
+        return values.amax(tuple(dims), keepdim)
+    return fpu_pools.largest(values, dims, fpu.config, keepdim=keepdim, exact=fpu.exact)
+
+
+def smallest(values: torch.Tensor, dims: Dims, keepdim: bool = False) -> torch.Tensor:
+    """The minima over dims."""
+    fpu = fpu_for(values)
+    if fpu is None:
+        return values.amin(tuple(dims), keepdim)
+    return fpu_pools.smallest(values, dims, fpu.config, keepdim=keepdim, exact=fpu.exact)
 
 
 def add(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ttmesh.base.dtypes import BLOCK_FLOATS, Arch, DataType, MathFidelity, bfloat16, float32
 from ttmesh.chip.numerics.fpu_config import PHASES, FpuConfig
+from ttmesh.ops.catalogue.checks import normalize_dims
 from ttmesh.tensor.calls.operation import Case
 
 FORMATS = BLOCK_FLOATS | {bfloat16, float32}
@@ -72,7 +73,16 @@ def _indexer_fidelity(case: Case) -> MathFidelity:
 
 def _pool_wide(case: Case) -> bool:
     """Windows that take more than one step of the reduction are summed in 32 bits (tt-metal e4f9f0b)."""
-    down, across = case["window"]
+    return _is_tall_window(case, *case["window"])
+
+
+def _adaptive_pool_wide(case: Case) -> bool:
+    """The same of the windows that a result of this size takes."""
+    down, across = (-(-extent // count) for extent, count in zip(case["size"][1:3], case["window"], strict=True))
+    return _is_tall_window(case, down, across)
+
+
+def _is_tall_window(case: Case, down: int, across: int) -> bool:
     most = 16 if 0 < case["size"][3] % 32 <= 16 else 32
     return down * across > most or is_float32(case)
 
@@ -81,11 +91,29 @@ def _group_norm_wide(case: Case) -> bool:
     return bool(case["use_welford"]) or is_float32(case)
 
 
+def takes_one_program(dims: Sequence[int]) -> bool:
+    """Whether one reduction does it: over the width, the height or both. Dims count from the end."""
+    return set(dims) <= {-1, -2}
+
+
 def _mean(case: Case) -> FpuConfig | None:
-    """Like a sum; means of float32 with a 32-bit destination take the vector unit unless a fast mode is chosen."""
+    """Like a sum; of float32 with a 32-bit destination those of one program take the vector unit, unless told to be fast."""
     config = follow(hifi3_on_wormhole, wide=True)(case)
-    accurate = is_float32(case) and not case["fast_and_approximate_mode"]
+    one_program = takes_one_program(normalize_dims(case["dim"], len(case.specs[0].shape)))
+    accurate = is_float32(case) and one_program and not case["fast_and_approximate_mode"]
     return None if config is None or (accurate and config.fp32_dest) else config
+
+
+def _extreme(*, largest: bool) -> FpuRule:
+    """Like a sum; of float32 accurate maxima with a 32-bit destination take the vector unit, minima never do."""
+
+    def resolve(case: Case) -> FpuConfig | None:
+        config = follow(hifi3_on_wormhole, wide=True)(case)
+        seeks_largest = largest == (case["scalar"] >= 0)  # minus the smallest is the largest of the negated values
+        accurate = is_float32(case) and seeks_largest and not case["fast_and_approximate_mode"]
+        return None if config is None or (accurate and config.fp32_dest) else config
+
+    return resolve
 
 
 def _row_statistics(case: Case) -> FpuConfig | None:
@@ -114,6 +142,8 @@ fpu_rules: dict[str, FpuRule] = dict([
     *_table(follow(hifi3_on_wormhole, wide=True), "sum var std global_avg_pool2d batch_norm"),
     ("ttnn.batch_norm running statistics", follow(hifi3_on_wormhole, wide=True)),
     *_table(_mean, "mean"),
+    *_table(_extreme(largest=True), "max"),
+    *_table(_extreme(largest=False), "min"),
     *_table(
         follow(HIFI4), "fast_reduce_nc fast_reduce_nc_split hc_sum_reduce multi_scale_deformable_attn", _EXPERIMENTAL
     ),
@@ -158,7 +188,7 @@ fpu_rules: dict[str, FpuRule] = dict([
     *_table(follow(HIFI4, wide=are_float32), "conv2d"),
     *_table(follow(HIFI2), "conv3d", _EXPERIMENTAL),
     *_table(follow(HIFI4, wide=_pool_wide), "avg_pool2d"),
-    *_table(follow(HIFI4, wide=is_float32), "adaptive_pool2d"),
+    *_table(follow(HIFI4, wide=_adaptive_pool_wide), "adaptive_pool2d"),
     *_table(follow(HIFI4, wide=True), "layer_norm"),
     *_table(follow(HIFI4), "rms_norm layer_norm_post_all_gather rms_norm_post_all_gather"),
     *_table(_row_statistics, "layer_norm_pre_all_gather rms_norm_pre_all_gather"),

@@ -30,7 +30,8 @@ CORES = (
     "program for every choice, as TT-NN does."
 )
 PRECISION = (
-    "How precisely the chip's vector unit approximates a function; ttmesh computes it in float32 and rounds once."
+    "How precisely the chip's vector unit approximates a function; ttmesh computes it in float32 and rounds once. Where "
+    "it chooses the FPU (multiply, and max, mean and statistics of norms of float32) results follow it (docs/numerics.md)."
 )
 
 FIDELITY = _no_effect(

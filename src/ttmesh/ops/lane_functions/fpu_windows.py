@@ -69,3 +69,16 @@ def sum_windows(
     windows = list_windows(F.pad(images, (left, right, top, bottom)), window, stride, (1, 1))
     sticks = windows.flatten(-2).movedim(1, -1)  # [N, H, W, window, C]
     return fpu.total(sticks, (-2,), scaler=scaler).movedim(-1, 1)
+
+
+def average_adaptively(images: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
+    """Means of [N, C, H, W] over windows that cover it, size[0] down and size[1] across, each as one sum."""
+    down, across = (
+        [(i * extent // count, -(-(i + 1) * extent // count)) for i in range(count)]
+        for extent, count in zip(images.shape[-2:], size, strict=True)
+    )
+    rows = []
+    for top, bottom in down:
+        sticks = [images[..., top:bottom, left:right].flatten(-2).mT for left, right in across]  # [N, window, C]
+        rows.append(torch.stack([fpu.total(stick, (-2,), scaler=1 / stick.shape[-2]) for stick in sticks], -1))
+    return torch.stack(rows, -2)

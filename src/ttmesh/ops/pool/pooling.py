@@ -17,7 +17,7 @@ from ttmesh.ops.catalogue.definition import Golden, composite, device_operation
 from ttmesh.ops.catalogue.spec_rules import Inferred
 from ttmesh.ops.configs.conv_config import Op2DSliceConfig, Op2DSliceType, borders, pair
 from ttmesh.ops.goldens import pool_resample as goldens
-from ttmesh.ops.lane_functions.fpu_windows import sum_windows
+from ttmesh.ops.lane_functions.fpu_windows import average_adaptively, sum_windows
 from ttmesh.ops.pool.pool_inputs import Size, as_images, check_shards, check_window
 from ttmesh.ops.pool.pool_sharding import PoolWork, choose_cores, index_bytes, shard_output
 from ttmesh.ops.pool.pool_stages import PoolShape, PoolSlices, choose_slices, pool_stages, sliced_pool_stages
@@ -280,6 +280,8 @@ def _average_on_fpu(
 @device_operation("ttnn.adaptive_pool2d", out=_spec, check=_check, scratch=_scratch, stages=_stages)
 def _adaptive_pool(input: Lanes, size: Size, window: tuple[int, int], kind: str, lane_axes: int) -> Any:
     def pool(images: Lanes) -> Lanes:
+        if kind == "avg" and images.numel() and fpu.is_emulated(images):
+            return average_adaptively(images, window)
         widened = images.float()
         return F.adaptive_avg_pool2d(widened, window) if kind == "avg" else F.adaptive_max_pool2d(widened, window)
 

@@ -13,11 +13,11 @@ from ttmesh.base.cores import CoreRangeSet
 from ttmesh.base.dtypes import BLOCK_FLOATS, INTEGERS, DataType, Layout, TensorMemoryLayout
 from ttmesh.base.errors import ShapeError, require
 from ttmesh.chip.numerics import fpu
-from ttmesh.chip.numerics.fpu_config import FpuConfig
 from ttmesh.ops.catalogue.checks import normalize_dim, normalize_dims, require_dtype
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, fit_shards, make_output_spec, refit_shards
 from ttmesh.ops.goldens import reduction as goldens
+from ttmesh.ops.reduction.reduce_programs import mean_dims, sum_dims
 from ttmesh.ops.reduction.reduced_shards import check_shards, reshape_permuted_shards, sums_batches
 from ttmesh.ops.stages.movement_stages import is_reshape_view
 from ttmesh.ops.stages.reduction_stages import product_stages, reduce_stages, spread_stages
@@ -45,16 +45,11 @@ def multiply_by_scalar(values: torch.Tensor, scalar: float) -> torch.Tensor:
     return values if scalar == 1.0 else values.float() * scalar
 
 
-def _format_within_sum(config: FpuConfig) -> DataType | None:
-    """Only sums of bfloat16 stay wide between W and H (a mean never does)."""
-    return config.out_dtype if config.out_dtype in BLOCK_FLOATS else None
-
-
 def _sum(input_tensor: torch.Tensor, dim: Dims, keepdim: bool, scalar: float, lane_axes: int) -> torch.Tensor:
     """Sum over one dim, several or all."""
     dims = normalize_dims(dim, input_tensor.dim() - lane_axes)
-    if fpu.is_emulated(input_tensor):
-        return fpu.total(input_tensor, dims, keepdim=keepdim, scaler=scalar, between=_format_within_sum)
+    if dims and input_tensor.numel() and fpu.is_emulated(input_tensor):
+        return sum_dims(input_tensor, dims, input_tensor.dim() - lane_axes, keepdim=keepdim, scaler=scalar)
     if scalar != 1.0 and input_tensor.is_floating_point():
         return input_tensor.sum(dims, keepdim, dtype=torch.float32) * scalar if dims else input_tensor.float() * scalar
     return multiply_by_scalar(total(input_tensor, dims, keepdim), scalar)
@@ -68,7 +63,9 @@ def _mean(input_tensor: torch.Tensor, dim: Dims, keepdim: bool, scalar: float, l
     factor = scalar / (reduced_count(input_tensor, dims) or torch.nan)  # the mean of nothing is NaN
     if factor != factor:
         return total(input_tensor, dims, keepdim).float() * torch.nan
-    return fpu.total(input_tensor, dims, keepdim=keepdim, scaler=factor, between=lambda config: config.out_dtype)
+    if input_tensor.numel() and fpu.is_emulated(input_tensor):
+        return mean_dims(input_tensor, dims, keepdim=keepdim, scaler=scalar)
+    return fpu.total(input_tensor, dims, keepdim=keepdim, scaler=factor)
 
 
 def _specialise(reduce: Callable[[torch.Tensor, int | tuple[int, ...], bool], torch.Tensor]) -> Specialise:
@@ -393,7 +390,7 @@ max_ = op(
     check=_check_extreme,
     stages=reduce_stages("max", _reduced_spec),
     specialise=_specialise(torch.amax),
-)(_make_extreme(torch.amax, torch.amin))
+)(_make_extreme(fpu.largest, fpu.smallest))
 min_ = op(
     "ttnn.min",
     golden=goldens.min_,
@@ -401,7 +398,7 @@ min_ = op(
     check=_check_extreme,
     stages=reduce_stages("min", _reduced_spec),
     specialise=_specialise(torch.amin),
-)(_make_extreme(torch.amin, torch.amax))
+)(_make_extreme(fpu.smallest, fpu.largest))
 var = op("ttnn.var", golden=goldens.var, out=_tiled_spec, check=_check_spread, stages=spread_stages(_reduced_spec))(
     _variance
 )
