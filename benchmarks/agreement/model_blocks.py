@@ -3,6 +3,7 @@
 Shapes fit each other as a model's do; memory configs, program configs, precisions and the order of moves are drawn.
 """
 
+# ruff: noqa: E501 (a call is one line of text)
 from __future__ import annotations
 
 import random
@@ -234,7 +235,10 @@ def bert(p: Program) -> None:
     o = p.tensor(f"ttnn.linear({merged}, {w2}{p.memory()}{p.compute()})")
     y = p.residual(x, o)
     gamma, beta = p.made((width,)), p.made((width,))
-    form = p.pick("ttnn.layer_norm({y}, weight={g}, bias={b})", "ttnn.layer_norm({x}, residual_input_tensor={o}, weight={g}, bias={b})")
+    form = p.pick(
+        "ttnn.layer_norm({y}, weight={g}, bias={b})",
+        "ttnn.layer_norm({x}, residual_input_tensor={o}, weight={g}, bias={b})",
+    )
     n = p.tensor(form.format(x=x, o=o, y=y, g=gamma, b=beta))
     first = p.tensor(f"{n}[:, 0:1, :]")
     pooled = p.tensor(f"ttnn.linear({first}, {p.weight(width, width)}, activation='tanh')")
@@ -243,7 +247,13 @@ def bert(p: Program) -> None:
 
 def decode(p: Program) -> None:
     """One token of 8 or 32 users: heads on cores, caches, attention of one query."""
-    users, heads, groups, d, length = p.pick(8, 32), p.pick(8, 16, 32), p.pick(1, 4, 8), p.pick(64, 128), p.pick(64, 128)
+    users, heads, groups, d, length = (
+        p.pick(8, 32),
+        p.pick(8, 16, 32),
+        p.pick(1, 4, 8),
+        p.pick(64, 128),
+        p.pick(64, 128),
+    )
     width = heads * d if heads * d <= 2048 else 2048
     x = p.made((1, 1, 32, width), "bf16", "TILE", p.pick("DRAM", "L1"))
     h = p.norm(x, 32, width)
@@ -288,9 +298,7 @@ def decode(p: Program) -> None:
         f"{page}{p.memory()}{p.compute()})"
     )
     x_users, y_users = (x_cores, users // x_cores) if users % x_cores == 0 else (users, 1)
-    a = p.tensor(
-        f"ttnn.to_memory_config({a}, shards('h', ({(heads + 31) // 32 * 32}, {d}), {x_users}, {y_users}))"
-    )
+    a = p.tensor(f"ttnn.to_memory_config({a}, shards('h', ({(heads + 31) // 32 * 32}, {d}), {x_users}, {y_users}))")
     c = p.tensor(f"ttnn.experimental.nlp_concat_heads_decode({a}, num_heads={heads})")
     c = p.tensor(f"ttnn.to_memory_config({c}, {p.pick('DRAM', 'L1')})") if p.chance(0.8) else c
     o = p.linear(c, 32, heads * d, width)
@@ -302,7 +310,9 @@ def mlp(p: Program) -> None:
     """A gated MLP."""
     rows, width = p.pick(32, 32, 64, 128, 256), p.pick(128, 256, 512, 768)
     hidden = width * p.pick(2, 4)
-    x = p.made((1, p.pick(1, 1, 2), rows, width) if p.chance(0.7) else (p.pick(1, 4), rows, width), p.pick("bf16", "bf8"))
+    x = p.made(
+        (1, p.pick(1, 1, 2), rows, width) if p.chance(0.7) else (p.pick(1, 4), rows, width), p.pick("bf16", "bf8")
+    )
     h = p.norm(x, rows, width)
     h = p.moved(h, rows, width) if p.chance(0.3) else h
     gate, up = p.linear(h, rows, width, hidden, True), p.linear(h, rows, width, hidden)
@@ -334,7 +344,9 @@ def experts(p: Program) -> None:
     top = p.tensor(f"ttnn.topk({probs}, {k}, dim=-1, largest=True, sorted=True{p.memory()})")
     values, indices = p.tensor(f"{top}[0]"), p.tensor(f"{top}[1]")
     total = p.tensor(f"ttnn.sum({values}, dim={p.pick(-1, 3)}, keepdim=True{p.memory()})")
-    share = p.tensor(p.pick(f"ttnn.div({values}, {total})", f"ttnn.divide({values}, {total}{p.memory()})", f"{values} / {total}"))
+    share = p.tensor(
+        p.pick(f"ttnn.div({values}, {total})", f"ttnn.divide({values}, {total}{p.memory()})", f"{values} / {total}")
+    )
     form = p.pick(0, 1, 2)
     if form == 0:
         zeros = p.tensor(f"ttnn.zeros_like({probs})")
@@ -342,7 +354,9 @@ def experts(p: Program) -> None:
     elif form == 1:
         least = p.tensor(f"ttnn.min({values}, dim=-1, keepdim=True)")
         mask = p.tensor(f"ttnn.ge({probs}, {least})")
-        p.tensor(p.pick(f"ttnn.where({mask}, {probs}, 0.0{p.memory()})", f"ttnn.mul({probs}, {mask}, output_tensor={probs})"))
+        p.tensor(
+            p.pick(f"ttnn.where({mask}, {probs}, 0.0{p.memory()})", f"ttnn.mul({probs}, {mask}, output_tensor={probs})")
+        )
     else:
         first = p.tensor(f"{share}[:, :, :, 0:1]")
         y = p.tensor(f"ttnn.mul({x}, {first}{p.memory()})")
@@ -367,12 +381,20 @@ def convolution(p: Program) -> None:
         z, _ = conv(p, y, b, size, size, out, out, kernel, 1, kernel // 2)
         if p.chance(0.5):
             y = p.tensor(f"ttnn.to_memory_config({y}, {p.pick('DRAM', 'L1', f'{z}.memory_config()')})")
-        y = p.tensor(p.pick(f"ttnn.add({y}, {z})", f"ttnn.add_({y}, {z})", f"ttnn.add({y}, {z}, activations=[ttnn.UnaryWithParam(ttnn.UnaryOpType.RELU)])"))
+        y = p.tensor(
+            p.pick(
+                f"ttnn.add({y}, {z})",
+                f"ttnn.add_({y}, {z})",
+                f"ttnn.add({y}, {z}, activations=[ttnn.UnaryWithParam(ttnn.UnaryOpType.RELU)])",
+            )
+        )
         p.free(z)
     if size >= 4 and p.chance(0.7):
         kernel, stride, pad = p.pick((2, 2, 0), (3, 2, 1), (3, 1, 1))
         dims = f"{b}, {size}, {size}, {out}, [{kernel}, {kernel}], [{stride}, {stride}], [{pad}, {pad}]"
-        extra = ", [1, 1]" if (largest := p.chance(0.6)) else p.pick("", ", ceil_mode=True", ", count_include_pad=False")
+        extra = (
+            ", [1, 1]" if (largest := p.chance(0.6)) else p.pick("", ", ceil_mode=True", ", count_include_pad=False")
+        )
         y = p.tensor(f"ttnn.{'max' if largest else 'avg'}_pool2d({y}, {dims}{extra}{p.memory()})")
         if "ceil" not in extra:
             size = (size + 2 * pad - kernel) // stride + 1
@@ -380,10 +402,18 @@ def convolution(p: Program) -> None:
         y = p.tensor(f"ttnn.to_memory_config({y}, {p.pick('DRAM', 'L1')})")
         y = p.tensor(f"ttnn.to_layout({y}, {p.pick('RM', 'TILE')})")
         y = p.tensor(f"ttnn.reshape({y}, ({b}, {size}, {size}, {out}))")
-        y = p.tensor(p.pick(f"ttnn.global_avg_pool2d({y})", f"ttnn.mean({y}, dim=[1, 2], keepdim=True)", f"ttnn.permute({y}, (0, 3, 1, 2))"))
+        y = p.tensor(
+            p.pick(
+                f"ttnn.global_avg_pool2d({y})",
+                f"ttnn.mean({y}, dim=[1, 2], keepdim=True)",
+                f"ttnn.permute({y}, (0, 3, 1, 2))",
+            )
+        )
 
 
-def conv(p: Program, x: str, b: int, h: int, w: int, c: int, out: int, kernel: int, stride: int, pad: int) -> tuple[str, int]:
+def conv(
+    p: Program, x: str, b: int, h: int, w: int, c: int, out: int, kernel: int, stride: int, pad: int
+) -> tuple[str, int]:
     """A convolution; its result and side."""
     weight = p.tensor(f"host(({out}, {c}, {kernel}, {kernel}))")
     bias = f", bias_tensor={p.tensor(f'host((1, 1, 1, {out}))')}" if p.chance(0.6) else ""
@@ -416,9 +446,7 @@ def unet(p: Program) -> None:
     cores = max(y for y in range(1, p.grid[1] + 1) if n % (32 * y) == 0)
     across = p.pick(1, 2)
     gamma, beta = (p.made((1, 1, c // 32 if c % 32 == 0 else 1, 32), "bf16", "RM") for _ in range(2))
-    mask = p.tensor(
-        f"ttnn.to_device(ttnn.create_group_norm_input_mask({c}, {groups}, {across}, ttnn.bfloat8_b), dev)"
-    )
+    mask = p.tensor(f"ttnn.to_device(ttnn.create_group_norm_input_mask({c}, {groups}, {across}, ttnn.bfloat8_b), dev)")
     if p.chance(0.7):
         memory = f"shards('b', ({n // cores}, {c // across}), {across}, {cores})"
         x = p.tensor(f"ttnn.to_memory_config({x}, {memory})")
@@ -426,7 +454,9 @@ def unet(p: Program) -> None:
     else:
         extra = f"memory_config=DRAM, core_grid=ttnn.CoreGrid(x={across}, y={cores}), inplace=False, num_out_blocks={p.pick(1, 2)}"
     extra += ", output_layout=" + p.pick("TILE", "RM") if p.chance(0.5) else ""
-    y = p.tensor(f"ttnn.group_norm({x}, num_groups={groups}, input_mask={mask}, weight={gamma}, bias={beta}, epsilon=1e-5, {extra})")
+    y = p.tensor(
+        f"ttnn.group_norm({x}, num_groups={groups}, input_mask={mask}, weight={gamma}, bias={beta}, epsilon=1e-5, {extra})"
+    )
     y = p.tensor(p.pick(f"ttnn.silu({y})", f"ttnn.to_memory_config({y}, L1)"))
     y = p.tensor(f"ttnn.to_memory_config({y}, {p.pick('DRAM', 'L1')})")
     y = p.tensor(f"ttnn.to_layout({y}, RM)")
@@ -449,14 +479,24 @@ def embedding(p: Program) -> None:
     x = p.tensor(f"ttnn.embedding({tokens}, {table}{layout}{p.memory()}{p.pick('', ', padding_idx=0')})")
     if layout != ", layout=TILE":
         x = p.tensor(p.pick(f"ttnn.to_layout({x}, TILE)", f"ttnn.tilize_with_zero_padding({x})", f"ttnn.tilize({x})"))
-    places = p.tensor(f"ttnn.arange(0, {s}, device=dev, dtype=ttnn.uint32, layout=RM)") if p.chance(0.4) else p.made((1, s), "u32", "RM")
+    places = (
+        p.tensor(f"ttnn.arange(0, {s}, device=dev, dtype=ttnn.uint32, layout=RM)")
+        if p.chance(0.4)
+        else p.made((1, s), "u32", "RM")
+    )
     places = p.tensor(f"ttnn.reshape({places}, (1, {s}))")
     pos = p.tensor(f"ttnn.embedding({places}, {p.made((512, width), 'bf16', 'RM')}, layout=TILE)")
     x = p.residual(x, pos)
     if p.chance(0.5):
-        x = p.tensor(p.pick(f"ttnn.unsqueeze({x}, 1)", f"ttnn.unsqueeze_to_4D({x})", f"ttnn.reshape({x}, (1, 1, {b * s}, {width}))"))
+        x = p.tensor(
+            p.pick(
+                f"ttnn.unsqueeze({x}, 1)", f"ttnn.unsqueeze_to_4D({x})", f"ttnn.reshape({x}, (1, 1, {b * s}, {width}))"
+            )
+        )
     h = p.norm(x, b * s, width)
-    last = p.tensor(p.pick(f"{h}[..., -32:, :]", f"{h}[..., -1:, :]", f"ttnn.slice({h}, [0] * len({h}.shape), list({h}.shape))"))
+    last = p.tensor(
+        p.pick(f"{h}[..., -32:, :]", f"{h}[..., -1:, :]", f"ttnn.slice({h}, [0] * len({h}.shape), list({h}.shape))")
+    )
     logits = p.tensor(f"ttnn.linear({last}, {p.weight(width, 2048)}{p.memory()}{p.compute()})")
     form = p.pick(0, 1, 2, 3)
     if form == 0:
@@ -545,7 +585,9 @@ def moves(p: Program) -> None:
     rows, width = p.pick(32, 64, 96, 128, 224, 256), p.pick(64, 128, 192, 256, 512)
     x = p.made((1, 1, rows, width), p.pick(*FORMATS))
     for _ in range(p.random.randrange(4, 10)):
-        form = p.pick("move", "move", "reshard", "unary", "binary", "scalar", "cast", "layout", "inplace", "clone", "free")
+        form = p.pick(
+            "move", "move", "reshard", "unary", "binary", "scalar", "cast", "layout", "inplace", "clone", "free"
+        )
         if form in ("move", "reshard"):
             x = p.moved(x, rows, width)
         elif form == "unary":
@@ -554,7 +596,9 @@ def moves(p: Program) -> None:
             y = p.made(p.pick((1, 1, rows, width), (1, 1, 1, width), (1, 1, rows, 1)), p.pick("bf16", "bf8"))
             x = p.tensor(f"ttnn.{p.pick('add', 'mul', 'sub')}({x}, {y}{p.memory()})")
         elif form == "scalar":
-            x = p.tensor(p.pick(f"{x} * 2.0", f"ttnn.add({x}, 1.0{p.memory()})", f"ttnn.pow({x}, 2)", f"ttnn.rsqrt({x})"))
+            x = p.tensor(
+                p.pick(f"{x} * 2.0", f"ttnn.add({x}, 1.0{p.memory()})", f"ttnn.pow({x}, 2)", f"ttnn.rsqrt({x})")
+            )
         elif form == "cast":
             x = p.tensor(f"ttnn.typecast({x}, ttnn.{p.pick('bfloat16', 'bfloat8_b', 'float32')})")
         elif form == "layout":
@@ -563,7 +607,14 @@ def moves(p: Program) -> None:
         elif form == "inplace":
             p.lines.append(p.pick(f"ttnn.relu({x}, output_tensor={x})", f"ttnn.mul_({x}, 0.5)", f"ttnn.add_({x}, {x})"))
         elif form == "clone":
-            x = p.tensor(p.pick(f"ttnn.clone({x})", f"ttnn.move({x})", f"ttnn.reallocate({x})", f"ttnn.clone({x}, memory_config=DRAM)"))
+            x = p.tensor(
+                p.pick(
+                    f"ttnn.clone({x})",
+                    f"ttnn.move({x})",
+                    f"ttnn.reallocate({x})",
+                    f"ttnn.clone({x}, memory_config=DRAM)",
+                )
+            )
         elif p.count > 2:
             p.lines.append(f"ttnn.deallocate(t{p.random.randrange(p.count - 1)})")
 

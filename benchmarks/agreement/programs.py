@@ -33,7 +33,9 @@ def main() -> None:
     parser.add_argument("seed", nargs="?", default="1")
     parser.add_argument("count", nargs="?", type=int, default=100)
     parser.add_argument("--like", type=Path, help="a record whose programs are repeated")
-    parser.add_argument("--models", action="store_true", help="blocks of models (model_blocks.py) instead of random steps")
+    parser.add_argument(
+        "--models", action="store_true", help="blocks of models (model_blocks.py) instead of random steps"
+    )
     parser.add_argument("--start", type=int, help="inside: the first program of this process")
     asked = parser.parse_args()
     if asked.like is not None:

@@ -33,9 +33,7 @@ def check_given_config(config: Chosen, case: MatmulCase, kernel: WormholeCompute
     whole = case.device_grid
     wrong = f"{name}: compute_with_storage_grid_size must be non-zero, got ({grid.x}, {grid.y})"
     require(grid.x > 0 and grid.y > 0, wrong, "at least a core", FIX)
-    wrong = (
-        f"{name}: compute_with_storage_grid_size ({grid.x}, {grid.y}) must fit within device grid ({whole.x}, {whole.y})"
-    )
+    wrong = f"{name}: compute_with_storage_grid_size ({grid.x}, {grid.y}) must fit within device grid ({whole.x}, {whole.y})"
     require(grid.x <= whole.x and grid.y <= whole.y, wrong, f"at most {whole.x} x {whole.y} cores", FIX)
     for field in ("in0_block_w", "per_core_M", "per_core_N"):
         require(getattr(config, field) != 0, f"{name}: {field} is 0, which is not valid", "at least a tile", FIX)
@@ -43,9 +41,8 @@ def check_given_config(config: Chosen, case: MatmulCase, kernel: WormholeCompute
     full, wide = kernel is not None and kernel.dst_full_sync_en, case.fp32_dest
     registers = REGISTERS * (2 if full else 1) // (2 if wide else 1)
     columns, rows = config.out_subblock_w, config.out_subblock_h
-    wrong = (
-        f"{name}: out_subblock_w {columns} times out_subblock_h {rows} needs to be at most {registers} to fit in hardware"
-    )
+    size = f"out_subblock_w {columns} times out_subblock_h {rows}"
+    wrong = f"{name}: {size} needs to be at most {registers} to fit in hardware"
     require(columns * rows <= registers, wrong, f"at most {registers} tiles", "Choose smaller subblocks.")
 
 

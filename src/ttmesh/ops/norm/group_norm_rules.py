@@ -137,5 +137,5 @@ def _check_operand(call: Call, x: TensorSpec) -> None:
         )
     out = call["memory_config"] or DRAM_MEMORY_CONFIG
     wrong = "Only L1 buffers can have an associated circular buffer!"
-    apart = x.memory_config.is_sharded() and not call["inplace"]
-    require(not apart or out.is_l1(), wrong, "a result in L1", "Pass memory_config=, or inplace=True.")
+    separate = x.memory_config.is_sharded() and not call["inplace"]
+    require(not separate or out.is_l1(), wrong, "a result in L1", "Pass memory_config=, or inplace=True.")
