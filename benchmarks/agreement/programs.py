@@ -3,7 +3,7 @@
 A program is drawn while TT-NN runs it, because a step is chosen by what the tensors are by then; ttmesh repeats
 the written steps.
 
-usage: python programs.py real.jsonl SEED COUNT                  under TT-NN; starts anew behind steps that end the process
+usage: python programs.py real.jsonl SEED COUNT [--models]       under TT-NN; starts anew behind steps that end the process
        ttmesh run programs.py ours.jsonl --like real.jsonl       under ttmesh: the same steps
 """
 
@@ -15,8 +15,11 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TextIO
 
+import model_blocks
 from program_steps import ProgramDraw
 from record import Session
 
@@ -30,13 +33,17 @@ def main() -> None:
     parser.add_argument("seed", nargs="?", default="1")
     parser.add_argument("count", nargs="?", type=int, default=100)
     parser.add_argument("--like", type=Path, help="a record whose programs are repeated")
+    parser.add_argument(
+        "--models", action="store_true", help="blocks of models (model_blocks.py) instead of random steps"
+    )
     parser.add_argument("--start", type=int, help="inside: the first program of this process")
     asked = parser.parse_args()
     if asked.like is not None:
         repeat([json.loads(line) for line in asked.like.read_text().splitlines()], asked.out)
     elif asked.start is not None:
         with asked.out.open("a") as out:
-            draw_programs(asked.seed, asked.start, asked.count, out, Path(f"{asked.out}.at"))
+            steps = model_steps if asked.models else random_steps
+            draw_programs(asked, steps, out, Path(f"{asked.out}.at"))
     else:
         supervise(asked)
 
@@ -47,6 +54,7 @@ def supervise(asked: argparse.Namespace) -> None:
     at, start = Path(f"{asked.out}.at"), 0
     while start < asked.count:
         inner = [sys.executable, __file__, str(asked.out), asked.seed, str(asked.count), "--start", str(start)]
+        inner += ["--models"] if asked.models else []
         done = subprocess.run(inner, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
         if done.returncode == 0:
             break
@@ -57,16 +65,28 @@ def supervise(asked: argparse.Namespace) -> None:
     at.unlink(missing_ok=True)
 
 
-def draw_programs(seed: str, start: int, count: int, out, at: Path) -> None:
+def random_steps(seed: str, machine: Machine) -> Iterator[str]:
+    """Steps that are chosen by what the tensors are by then."""
+    draw = ProgramDraw(seed, machine.tensors, machine.grid())
+    for step in range(draw.random.randrange(8, STEPS + 1)):
+        yield draw.step(step)
+
+
+def model_steps(seed: str, machine: Machine) -> Iterator[str]:
+    """Steps of blocks of models."""
+    yield from model_blocks.draw(seed, machine.grid())
+
+
+def draw_programs(
+    asked: argparse.Namespace, steps: Callable[[str, Machine], Iterator[str]], out: TextIO, at: Path
+) -> None:
     """Draws and runs programs."""
     machine = None
-    for number in range(start, count):
+    for number in range(asked.start, asked.count):
         if machine is None or number % ANEW == 0:
             machine = reopen(machine)
         machine.begin()
-        draw = ProgramDraw(f"{seed} {number}", machine.tensors, machine.grid())
-        for step in range(draw.random.randrange(8, STEPS + 1)):
-            text = draw.step(step)
+        for step, text in enumerate(steps(f"{asked.seed} {number}", machine)):
             row = {"program": number, "step": step, "text": text}
             at.write_text(json.dumps(row))
             outcome = machine.run(text)

@@ -17,6 +17,7 @@ from ttmesh.ops.conv.conv_sharding import (
     choose_layout,
     count_halo_bytes,
     count_input_bytes,
+    count_weight_rows,
     follow_shards,
     make_halo_spec,
     make_parallel_config,
@@ -36,6 +37,7 @@ class ConvMemory:
     layout: Layout
     buffer_bytes: int
     read_spec: TensorSpec | None
+    weight_rows: int = 0  # of the prepared weights, where their padding follows the cores
 
 
 def choose_memory(
@@ -69,7 +71,8 @@ def choose_memory(
         if count > 1:
             buffers = circular_buffers(sliced, cores, replace(config, output_layout=Layout.TILE), compute)
             buffers = max(buffers, halo_buffers(sliced, cores, Layout.ROW_MAJOR))
-            return ConvMemory(DRAM_MEMORY_CONFIG, layout, buffers, make_halo_spec(sliced, cores, grid))
+            rows = count_weight_rows(sliced, cores)
+            return ConvMemory(DRAM_MEMORY_CONFIG, layout, buffers, make_halo_spec(sliced, cores, grid), rows)
         if not images.transposed or slices is None or slices.num_slices:  # as tiles in DRAM, whatever is asked for
             config, layout, memory = replace(config, output_layout=Layout.TILE), Layout.TILE, DRAM_MEMORY_CONFIG
     if given.is_sharded() and given.shard_spec is not None and not config.reshard_if_not_optimal and given.is_l1():
@@ -77,7 +80,8 @@ def choose_memory(
     else:
         cores = _choose_cores(window, config, compute, grid)
     buffers = max(circular_buffers(window, cores, config, compute), halo_buffers(window, cores, x.layout))
-    return ConvMemory(_resolve(memory, cores, window), layout, buffers, make_halo_spec(window, cores, grid))
+    rows = 0 if window.is_matmul or window.depthwise else count_weight_rows(window, cores)
+    return ConvMemory(_resolve(memory, cores, window), layout, buffers, make_halo_spec(window, cores, grid), rows)
 
 
 def _resolve(memory: MemoryConfig | None, cores: ParallelConfig, window: Window) -> MemoryConfig:

@@ -215,6 +215,17 @@ def count_halo_bytes(window: Window, config: ParallelConfig) -> int:
     return count_halo_rows(window, config.cores_rows) * channels * (4 if window.dtype is DataType.FLOAT32 else 2)
 
 
+def count_weight_rows(window: Window, config: ParallelConfig) -> int:
+    """Rows of the weights as each core reads them: its own channels, a row of taps at a time in whole tiles."""
+    step = TILE if config.layout is WIDTH else window.channel_step
+    cores = 1 if config.layout is HEIGHT else config.input_cores
+    channels = round_up(window.in_channels, cores * step) // cores
+    high, wide = window.kernel
+    if config.layout is WIDTH:
+        return high * wide * channels * cores
+    return cores * high * round_up(wide * channels, TILE)
+
+
 def count_input_bytes(window: Window, config: ParallelConfig) -> int:
     """Bytes per core of the input's shards."""
     rows = round_up(window.input_rows, config.cores_rows * TILE) // config.cores_rows

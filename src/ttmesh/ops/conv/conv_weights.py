@@ -79,10 +79,11 @@ def check_prepared(weight: Tensor, out_channels: int, in_channels: int, kernel: 
         )
 
 
-def store_on_device(values: Lanes, source: Tensor, dtype: DataType, device: MeshDevice) -> Tensor:
-    """Host lanes as a tiled tensor in DRAM, with their source's placement on the mesh."""
+def store_on_device(values: Lanes, source: Tensor, dtype: DataType, device: MeshDevice, padded_rows: int = 0) -> Tensor:
+    """Host lanes as a tiled tensor in DRAM, with their source's placement on the mesh; `padded_rows` if those are more."""
     axes = len(source.mesh_shape)
-    spec = TensorSpec(values.shape[axes:], dtype, Layout.TILE, memory_config=DRAM_MEMORY_CONFIG)
+    aligned = (padded_rows, TILE) if padded_rows > values.shape[-2] else ()
+    spec = TensorSpec(values.shape[axes:], dtype, Layout.TILE, memory_config=DRAM_MEMORY_CONFIG, alignment=aligned)
     lanes = to_lane(values, dtype)
     return to_device(source.make_host_tensor(spec, lanes), device)
 
@@ -101,19 +102,25 @@ def prepare_weights(
     *,
     transposed: bool = False,
     mirror: bool = True,
+    padded_rows: int = 0,
 ) -> Tensor:
     """Weights [out, in / groups, h, w] (transposed: [in, out / groups, h, w]) as a matrix on the device."""
     options = {"groups": groups, "transposed": transposed, "mirror": mirror}
-    return prepare_on_host(_WEIGHTS, weight, device, dtype, options)
+    return prepare_on_host(_WEIGHTS, weight, device, dtype, options, padded_rows)
 
 
 def prepare_on_host(
-    operation: Operation, tensor: Tensor, device: MeshDevice, dtype: DataType | None, options: dict[str, Any]
+    operation: Operation,
+    tensor: Tensor,
+    device: MeshDevice,
+    dtype: DataType | None,
+    options: dict[str, Any],
+    padded_rows: int = 0,
 ) -> Tensor:
     """A tensor rearranged on the host, as TT-NN does; a tape records the equivalent device operation."""
     source, values = read_host_lanes(tensor)
     rearranged = operation.lane(values, lane_axes=len(source.mesh_shape), **options)
-    result = store_on_device(rearranged, source, dtype or tensor.dtype, device)
+    result = store_on_device(rearranged, source, dtype or tensor.dtype, device, padded_rows)
     if tensor.device() is not None:
         report(operation, {"values": tensor, **options}, result)
     return result

@@ -206,15 +206,11 @@ def convolve(
     weight, bias = weight_tensor, bias_tensor
     plain = is_matmul(kernel, stride, dilation, padding) and config.shard_layout is not WIDTH
     copied = None if plain or input_tensor.device() is None else copy_tiles(input_tensor, size)
-    if conv_weights.is_prepared(weight):
+    prepared = conv_weights.is_prepared(weight)
+    if prepared:
         conv_weights.check_prepared(weight, out_channels, channels, kernel)
     else:
         _check_weight(weight, out_channels, channels, kernel, groups, transposed=transposed)
-        weight = conv_weights.prepare_weights(
-            weight, device, groups, config.weights_dtype, transposed=transposed, mirror=mirror_kernel
-        )
-    if bias is not None and bias.device() is None:
-        bias = conv_weights.prepare_bias(bias, device, config.weights_dtype)
     on_host = input_tensor.device() is None
     x = to_device(input_tensor, device) if on_host else input_tensor
     if transposed:
@@ -232,7 +228,8 @@ def convolve(
     else:
         padded = (height + padding[0] + padding[1], width + padding[2] + padding[3])
     window = Window(
-        batch * out[0] * out[1], batch * height * width, channels, out_channels, kernel, weight.dtype, x.dtype,
+        batch * out[0] * out[1], batch * height * width, channels, out_channels, kernel,
+        weight.dtype if prepared else config.weights_dtype or weight.dtype, x.dtype,
         dtype or x.dtype, bias is not None,
         is_matmul=plain,
         depthwise=groups == channels == out_channels and kernel[0] == height == 1 and bias is None and not transposed,
@@ -246,6 +243,13 @@ def convolve(
     images = Images(batch, (height, width), out, padding, stride, transposed)
     compute = compute_config or WormholeComputeKernelConfig()
     place = choose_memory(x, device, on_host, window, images, config, compute, memory_config, slice_config)
+    if not prepared:
+        weight = conv_weights.prepare_weights(
+            weight, device, groups, config.weights_dtype,
+            transposed=transposed, mirror=mirror_kernel, padded_rows=place.weight_rows,
+        )  # fmt: skip
+    if bias is not None and bias.device() is None:
+        bias = conv_weights.prepare_bias(bias, device, config.weights_dtype)
     frees_input = config.deallocate_activation and not on_host and x.memory_config().is_l1()
     rows, moves = place.read_spec, config.reallocate_halo_output
     frees_first = frees_input and x.memory_config().is_sharded() and rows is not None

@@ -1,4 +1,4 @@
-"""What TT-NN requires of operands and result once it has chosen a matmul's program config."""
+"""What TT-NN requires of operands and result under a matmul's program config, given or chosen."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from ttmesh.ops.configs.matmul_program_configs import (
     MatmulMultiCoreReuseMultiCast1DProgramConfig,
     MatmulMultiCoreReuseMultiCastProgramConfig,
     MatmulMultiCoreReuseProgramConfig,
+    Multicast,
     corner,
 )
 from ttmesh.ops.matmul.matmul_blocks import TILE, MatmulCase
@@ -23,7 +24,7 @@ from ttmesh.ops.matmul.matmul_choice import (
     Sides,
     sides_of,
 )
-from ttmesh.tensor.spec.memory_config import MemoryConfig
+from ttmesh.tensor.spec.memory_config import MemoryConfig, ShardSpec
 from ttmesh.tensor.spec.shard_config import div_up
 
 
@@ -51,6 +52,8 @@ def check_grid(config: Chosen, case: MatmulCase) -> None:
     blocks_y, blocks_x = div_up(rows, config.per_core_M), div_up(s.n // TILE, config.per_core_N)
     if isinstance(config, MatmulMultiCoreReuseMultiCast1DProgramConfig):
         cores = grid.x * grid.y
+        wrong = f"{name}: Hop cores are not supported for any mode besides gather_in0."
+        require(not config.hop_cores.ranges(), wrong, "no hop_cores", FIX)
         wrong = f"{name}: Number of blocks exceeds number of cores: {blocks_y * blocks_x} blocks > {cores} cores"
         require(blocks_y * blocks_x <= cores, wrong, f"at most {cores} blocks", FIX)
         if config.mcast_in0:
@@ -65,6 +68,7 @@ def check_grid(config: Chosen, case: MatmulCase) -> None:
                 f"({config.per_core_N}), got num_blocks_x={blocks_x}"
             )
             require(blocks_x == 1, wrong, "one column of blocks", FIX)
+            _check_tails(config, rows, s.n // TILE, blocks_y, name)
     else:
         if config.transpose_mcast:
             blocks_x, blocks_y = blocks_y, blocks_x
@@ -75,6 +79,27 @@ def check_grid(config: Chosen, case: MatmulCase) -> None:
             )
             require(blocks <= cores, wrong, f"at most {cores} blocks", FIX)
     _check_extent(name, case.out, grid)
+
+
+def _check_tails(
+    config: MatmulMultiCoreReuseMultiCast1DProgramConfig, rows: int, columns: int, blocks_y: int, name: str
+) -> None:
+    """Refuse weights or rows that leave whole inner blocks of a core empty."""
+    wide, high = config.out_block_w or config.per_core_N, config.out_block_h or config.per_core_M
+    filled, held = div_up(columns, wide), config.per_core_N // wide
+    wrong = (
+        f"{name}: mcast_in1 requires the logical N tail to be in the final internal W block; got N={columns}, "
+        f"per_core_N={config.per_core_N}, out_block_w={wide} (logical blocks={filled}, physical blocks={held})."
+    )
+    require(filled == held, wrong, "a smaller per_core_N", FIX)
+    if blocks_y > 1:
+        return
+    filled, held = div_up(rows, high), config.per_core_M // high
+    wrong = (
+        f"{name}: a single-Y mcast_in1 sender requires the logical M tail to be in the final internal H block; got "
+        f"M={rows}, per_core_M={config.per_core_M}, out_block_h={high} (logical blocks={filled}, physical blocks={held})."
+    )
+    require(filled == held, wrong, "a smaller per_core_M", FIX)
 
 
 def _check_extent(name: str, out: MemoryConfig, extent: CoreCoord) -> None:
@@ -88,6 +113,8 @@ def _check_extent(name: str, out: MemoryConfig, extent: CoreCoord) -> None:
 def check_operands(config: Chosen, case: MatmulCase) -> None:
     """Refuse memory of operands and result that the chosen program does not take."""
     s, name = sides_of(case), type(config).__name__
+    if isinstance(config, Multicast):
+        _check_fused_batch(config, case, s, name)
     if isinstance(config, MatmulMultiCoreReuseMultiCast1DProgramConfig):
         _check_line(config, case, s, name)
     elif isinstance(config, MatmulMultiCoreReuseMultiCastProgramConfig):
@@ -103,6 +130,34 @@ def check_operands(config: Chosen, case: MatmulCase) -> None:
             layout = memory.memory_layout
             wrong = f"{name}: {operand} memory layout must be INTERLEAVED, got: TensorMemoryLayout::{layout.name}"
             require(layout is INTERLEAVED, wrong, "interleaved memory", FIX)
+
+
+def _check_fused_batch(config: Multicast, case: MatmulCase, s: Sides, name: str) -> None:
+    wrong = (
+        f"{name}: Matmul with fused batch requires input tensors of shapes BCMK*11KN=BCMN or equivalent. Please change the "
+        "second input tensor or adjust the program config."
+    )
+    require(not config.fuse_batch or s.batch_b == 1, wrong, "one matrix of weights", FIX)
+    rows = s.m // TILE
+    wrong = (
+        f"{name}: transpose_a with fuse_batch is not supported when batch dimensions exist and M_per_batch > 1 "
+        f"(batch_size={s.batch_a}, M_per_batch={rows})"
+    )
+    fused = config.fuse_batch and case.transpose_a
+    require(not fused or s.batch_a == 1 or rows == 1, wrong, "fuse_batch=False", FIX)
+
+
+def _require_alike(name: str, a: MemoryConfig, out: MemoryConfig) -> None:
+    for kind, own, other in (
+        ("buffer types", a.buffer_type, out.buffer_type),
+        ("memory layouts", a.memory_layout, out.memory_layout),
+    ):
+        shown = type(own).__name__
+        wrong = (
+            f"{name}: input A and output {kind} must match, got input: {shown}::{own.name} vs output: "
+            f"{shown}::{other.name}"
+        )
+        require(own is other, wrong, f"{own.name}, as A has", FIX)
 
 
 def _require_equal(name: str, first: str, a: int, second: str, b: int) -> None:
@@ -130,6 +185,11 @@ def _check_line(config: MatmulMultiCoreReuseMultiCast1DProgramConfig, case: Matm
         suffix = " when mcast_in0 or gather_in0 is set" if config.mcast_in0 else ""
         wrong = f"{name}: input A must be {wanted.name}{suffix}, got: TensorMemoryLayout::{layout.name}"
         require(layout is wanted, wrong, f"{wanted.name} A", FIX)
+        if out.is_sharded():
+            _require_alike(name, case.a.memory_config, out)
+        own = shards.orientation
+        wrong = f"{name}: input A shard orientation must be ROW_MAJOR, got: ShardOrientation::{own.name}"
+        require(own is ShardOrientation.ROW_MAJOR, wrong, "ROW_MAJOR", FIX)
         high, wide = shards.shape[0] // TILE, shards.shape[1] // TILE
         if config.mcast_in0:
             _require_equal(name, "M", rows, "per_core_M", config.per_core_M)
@@ -143,7 +203,14 @@ def _check_line(config: MatmulMultiCoreReuseMultiCast1DProgramConfig, case: Matm
             f"({TILE})"
         )
         require(config.per_core_M == high, wrong, "A's shards", FIX)
-        if not config.mcast_in0:
+        if config.mcast_in0:
+            depth = config.in0_block_w
+            wrong = (
+                f"{name}: shard_shape[1] ({shards.shape[1]}) / in0_tile width ({TILE}) must be divisible by in0_block_w "
+                f"({depth})"
+            )
+            require(wide % depth == 0, wrong, "a divisor", FIX)
+        else:
             wrong = f"{name}: K ({k}) must equal shard_shape[1] ({shards.shape[1]}) / in0_tile width ({TILE})"
             require(k == wide, wrong, "whole rows in a shard", FIX)
     if out.is_sharded():
@@ -169,6 +236,11 @@ def _check_line(config: MatmulMultiCoreReuseMultiCast1DProgramConfig, case: Matm
         wide = other.shard_spec.shape[1] // TILE
         wrong = f"{name}: input B shard width in tiles ({wide}) must equal per_core_N ({config.per_core_N})"
         require(wide == config.per_core_N, wrong, f"shards of {config.per_core_N} tiles", FIX)
+    if config.mcast_in0 and shards is not None:
+        grid = corner(config.compute_with_storage_grid_size)
+        used, cores = max(shards.num_cores(), div_up(n, config.per_core_N)), grid.x * grid.y
+        wrong = f"Target number of cores {used} is greater than total available cores {cores}"
+        require(used <= cores, wrong, "a grid that holds A's cores", FIX)
 
 
 def _is_line(out: MemoryConfig, *, rows: bool) -> bool:
@@ -178,21 +250,46 @@ def _is_line(out: MemoryConfig, *, rows: bool) -> bool:
     return (size.y if rows else size.x) == 1
 
 
+def _check_rows_of_cores(
+    config: MatmulMultiCoreReuseMultiCastProgramConfig,
+    memory: MemoryConfig,
+    shards: ShardSpec,
+    out: MemoryConfig,
+    s: Sides,
+    name: str,
+) -> None:
+    """A in shards: blocks in the order that the multicast runs in, or whole rows on one column of cores."""
+    layout, wide, depth = memory.memory_layout, shards.shape[1] // TILE, config.in0_block_w
+    wrong = f"{name}: Unsupported memory layout TensorMemoryLayout::{layout.name}."
+    require(layout in (BLOCK_SHARDED, HEIGHT_SHARDED), wrong, "blocks or rows in shards", FIX)
+    if layout is BLOCK_SHARDED:
+        wanted = ShardOrientation.COL_MAJOR if config.transpose_mcast else ShardOrientation.ROW_MAJOR
+        kind = "transpose" if config.transpose_mcast else "non-transpose"
+        wrong = (
+            f"{name}: Input tensor A must have {wanted.name} shard orientation for {kind} MCAST, got: "
+            f"ShardOrientation::{shards.orientation.name}"
+        )
+        require(shards.orientation is wanted, wrong, wanted.name, FIX)
+        if out.is_sharded():
+            _require_alike(name, memory, out)
+        return
+    wrong = f"{name}: Transpose MCAST not supported with HEIGHT_SHARDED layout"
+    require(not config.transpose_mcast, wrong, "transpose_mcast=False", FIX)
+    _require_equal(name, "K", s.k // TILE, "in0_block_w", depth)
+    _require_equal(name, "in0_block_w", depth, "shard_shape[1] / in0_tile.get_width()", wide)
+    box = shards.grid.bounding_box()
+    wrong = (
+        f"{name}: HEIGHT_SHARDED input A must have a single-column shard grid (got x={box.start.x} to x={box.end.x}); use "
+        "MatmulMultiCoreReuseProgramConfig for multi-column HEIGHT_SHARDED inputs"
+    )
+    require(box.start.x == box.end.x, wrong, "one column of cores", FIX)
+
+
 def _check_multicast(config: MatmulMultiCoreReuseMultiCastProgramConfig, case: MatmulCase, s: Sides, name: str) -> None:
     shards, other, out = case.a.memory_config.shard_spec, case.b.memory_config, case.out
     if shards is not None:
         require(config.fuse_batch, f"{name}: Batch fusion is required when input A is sharded", "fuse_batch", FIX)
-        wanted = ShardOrientation.COL_MAJOR if config.transpose_mcast else ShardOrientation.ROW_MAJOR
-        own = shards.orientation
-        wrong = f"{name}: Input tensor A must have {wanted.name} shard orientation, got: ShardOrientation::{own.name}"
-        require(own is wanted, wrong, wanted.name, FIX)
-        if out.is_sharded():
-            wrong = (
-                f"{name}: input A and output memory layouts must match, got input: "
-                f"TensorMemoryLayout::{case.a.memory_config.memory_layout.name} vs output: "
-                f"TensorMemoryLayout::{out.memory_layout.name}"
-            )
-            require(case.a.memory_config.memory_layout is out.memory_layout, wrong, "A's kind of shards", FIX)
+        _check_rows_of_cores(config, case.a.memory_config, shards, out, s, name)
         _require_equal(
             name, "per_core_M", config.per_core_M, "shard_shape[0] / in0_tile.get_height()", shards.shape[0] // TILE
         )
@@ -202,6 +299,8 @@ def _check_multicast(config: MatmulMultiCoreReuseMultiCastProgramConfig, case: M
         require(wide % config.in0_block_w == 0, wrong, "a divisor", FIX)
     if other.is_sharded():
         layout = other.memory_layout
+        wrong = f"{name}: Transpose MCAST not supported when input B is sharded"
+        require(not config.transpose_mcast, wrong, "transpose_mcast=False", FIX)
         wrong = (
             f"{name}: Input B memory layout must be WIDTH_SHARDED, HEIGHT_SHARDED, or DRAM ND_SHARDED, got: "
             f"TensorMemoryLayout::{layout.name}"
@@ -212,6 +311,12 @@ def _check_multicast(config: MatmulMultiCoreReuseMultiCastProgramConfig, case: M
         if other.is_l1() and other.shard_spec is not None:
             wrong = f"{name}: HEIGHT_SHARDED input B is only supported in DRAM, got: BufferType::L1"
             require(layout is not HEIGHT_SHARDED, wrong, "interleaved weights", FIX)
+            first = case.a.memory_config.memory_layout
+            wrong = (
+                f"{name}: Error - non-DRAM width sharded input B requires input A to be interleaved or height sharded, "
+                f"rather than TensorMemoryLayout::{first.name}"
+            )
+            require(first in (HEIGHT_SHARDED, INTERLEAVED), wrong, "interleaved memory", FIX)
             _require_equal(
                 name, "per_core_N", config.per_core_N, "input tensor B shard shape[1] / in1_tile.get_width()",
                 other.shard_spec.shape[1] // TILE,

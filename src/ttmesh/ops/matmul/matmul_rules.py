@@ -18,6 +18,7 @@ from ttmesh.ops.catalogue.spec_rules import Inferred, fit_shards
 from ttmesh.ops.configs.activations import as_unary
 from ttmesh.ops.configs.matmul_program_configs import MatmulMultiCoreReuseMultiCast1DProgramConfig, ProgramConfig
 from ttmesh.ops.matmul.dram_sharded_checks import check_dram_shards
+from ttmesh.ops.matmul.given_config_checks import check_given_config, is_checked
 from ttmesh.ops.matmul.matmul_blocks import MatmulCase
 from ttmesh.ops.matmul.matmul_choice import choose_config
 from ttmesh.ops.matmul.matmul_choice_checks import check_grid, check_operands
@@ -82,12 +83,14 @@ def check_matmul(call: Call) -> None:
     )
     require(a[-1] == depth, wrong, f"{a[-1]} rows in the second", "Reshape it to as many rows.")
     check_tiny_tiles(config if call["program_config"] is None else call["program_config"], spec_a, spec_b)
-    case = None if config is None or min(len(a), len(b)) < 2 else make_case(call)
-    chosen = case is not None and call["program_config"] is None
-    if chosen and case is not None and config is not None:
+    checked = is_checked(config) and _has_choice(spec_a, spec_b) and call["global_cb"] is None
+    case = make_case(call) if checked else None
+    if case is not None and call["program_config"] is not None:
+        check_given_config(config, case, call["compute_kernel_config"])  # type: ignore[arg-type]
+    if case is not None:
         check_grid(config, case)  # type: ignore[arg-type]
     _check_batches(call, a, b, config)
-    if chosen and case is not None and config is not None:
+    if case is not None:
         check_operands(config, case)  # type: ignore[arg-type]
     if min(len(a), len(b)) > 1:
         e, given = extents(spec_a, spec_b, call["transpose_a"], call["transpose_b"]), call["optional_output_tensor"]

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor as Lanes
 from torch.nn import functional as F
 
-from ttmesh.base.dtypes import INTEGERS, Arch, Layout
-from ttmesh.base.errors import ShapeError, require
+from ttmesh.base.errors import ShapeError
 from ttmesh.chip.numerics import fpu
 from ttmesh.ops.catalogue.definition import op
 from ttmesh.ops.catalogue.spec_rules import Inferred, make_output_spec
 from ttmesh.ops.goldens import normalization as goldens
 from ttmesh.ops.norm.group_norm_grids import find_dram_grid, virtual_columns
+from ttmesh.ops.norm.group_norm_rules import check_group_norm
 from ttmesh.ops.stages.conversion_stages import tilized_input_stages
 from ttmesh.tensor.calls.operation import Call
 from ttmesh.tensor.spec.memory_config import DRAM_MEMORY_CONFIG
@@ -26,71 +25,6 @@ TILE = 32
 
 GRID = (8, 8)  # of a Wormhole: what TT-NN chooses from where no grid is given
 SUMMED_AT_ONCE = 256 * 256  # elements that a core adds up at once where TT-NN chooses the number of blocks
-
-
-def _check(call: Call) -> None:
-    x, groups = call["input_tensor"].spec, call["num_groups"]
-    if x.layout is Layout.TILE and call["inplace"]:
-        raise ShapeError(
-            "In-place operation not supported: Tile layout requires non-inplace tensors. (inplace=true)",
-            expected="inplace=False",
-            fix="Pass inplace=False.",
-        )
-    wrong = f"Invalid tensor shape: Input tensor must have rank 4. (rank={len(x.shape)})"
-    require(len(x.shape) == 4, wrong, "[batch, 1, rows, channels]", "Reshape it to that shape.")
-    in_rows = x.layout is Layout.ROW_MAJOR and not x.memory_config.is_sharded()
-    wrong = "group_norm: interleaved (non-sharded) input must be in TILE layout, got ROW_MAJOR."
-    on_blackhole = call.mesh.arch() is Arch.BLACKHOLE
-    require(not (in_rows and on_blackhole), wrong, "TILE layout", "Convert it with ttnn.to_layout.")
-    if call["inplace"] and not x.memory_config.is_sharded():
-        raise ShapeError(
-            "inplace groupnorm not supported for unsharded tensors",
-            expected="a sharded tensor, or inplace=False",
-            fix="Pass inplace=False.",
-        )
-    channels = x.shape[-1]
-    if channels % TILE:
-        raise ShapeError(
-            f"channels ({channels}) must be divisible by the tile size ({TILE})",
-            expected="a multiple of 32",
-            fix="Pad the channels with ttnn.pad.",
-        )
-    if channels % groups:
-        raise ShapeError(
-            f"channels must be divisible by number of groups, got {channels} channels and {groups} groups",
-            expected=f"a multiple of {groups} channels",
-            fix="Choose num_groups that divides the channels.",
-        )
-    if x.shape[1] != 1:
-        raise ShapeError(
-            f"group_norm got an input of shape {x.shape}",
-            expected="[batch, 1, rows, channels]",
-            fix="Reshape it to that shape.",
-        )
-    rows = prod(x.padded_shape[:-1])
-    if rows % TILE:
-        raise ShapeError(
-            f"Invalid tensor dimensions: The product of NHW dimensions ({rows}) must be divisible by the tile size "
-            f"({TILE}).",
-            expected="a multiple of 32",
-            fix="Pad the rows with ttnn.pad.",
-        )
-    if x.padded_shape[-2] % TILE:
-        raise ShapeError(
-            f"H*W ({x.padded_shape[1]}*{x.padded_shape[2]}) must be a multiple of the tile height ({TILE})",
-            expected="a multiple of 32",
-            fix="Pad the rows with ttnn.pad.",
-        )
-    wrong = f"Input tensor must be BFLOAT16 or FLOAT32, got: DataType::{x.dtype.name}"
-    require(x.dtype not in INTEGERS, wrong, "a float format", "Convert it with ttnn.typecast.")
-    if call["use_welford"] and call["negative_mask"] is not None:
-        raise ShapeError(
-            "Negative mask is not supported with use_welford=True",
-            expected="negative_mask=None",
-            fix="Leave negative_mask or use_welford out.",
-        )
-    if call["core_grid"] is None and x.memory_config.interleaved and call["input_mask"] is not None:
-        return  # TT-NN chooses the grid itself
 
 
 def _spec(call: Call, inferred: Inferred) -> list[TensorSpec]:
@@ -136,7 +70,7 @@ def count_channel_slices(call_spec: TensorSpec, core_grid: Any, groups: int, pad
     "ttnn.group_norm",
     golden=goldens.group_norm,
     out=_spec,
-    check=_check,
+    check=check_group_norm,
     stages=tilized_input_stages,
     writes="input_tensor",
     writes_if=lambda arguments: bool(arguments["inplace"]),
