@@ -82,7 +82,7 @@ def check_matmul(call: Call) -> None:
         f"width={a[-1]} height={depth}"
     )
     require(a[-1] == depth, wrong, f"{a[-1]} rows in the second", "Reshape it to as many rows.")
-    check_tiny_tiles(config if call["program_config"] is None else call["program_config"], spec_a, spec_b)
+    check_tiny_tiles(config, spec_a, spec_b)
     checked = is_checked(config) and _has_choice(spec_a, spec_b) and call["global_cb"] is None
     case = make_case(call) if checked else None
     if case is not None and call["program_config"] is not None:
