@@ -32,6 +32,30 @@ def test_gather_and_multiply() -> None:
         assert torch.allclose(lanes_of(multiplied)[0], full @ weight[0], atol=1e-3)
 
 
+def test_gather_and_multiply_takes_a_result_on_more_cores_than_compute() -> None:
+    cores = ttnn.CoreRangeSet({ttnn.CoreRange(ttnn.CoreCoord(0, 0), ttnn.CoreCoord(7, 1))})
+    result = ttnn.create_sharded_memory_config(
+        (32, 32), cores, ttnn.ShardStrategy.WIDTH, use_height_and_width_as_shard_shape=True
+    )
+    config = ttnn.MatmulMultiCoreReuseMultiCast1DProgramConfig(
+        compute_with_storage_grid_size=(8, 1), in0_block_w=4, out_subblock_h=1, out_subblock_w=2, per_core_M=1,
+        per_core_N=2, fuse_batch=True, mcast_in0=True,
+    )  # fmt: skip
+    with opened((1, 4)) as mesh:
+        a = on(mesh, random_lanes((1, 4), (1, 1, 32, 32), float32), float32, layout=TILE)
+        w = on(mesh, torch.ones(1, 1, 1, 1, 128, 512), float32, layout=TILE)
+        options = {"memory_config_mm": result, "program_config": config}
+        fused = partial(ttnn.experimental.all_gather_matmul_async, a, w, dim=3)
+        asked = {"multi_device_global_semaphore": [], "all_gather_core_grid_offset": (0, 6)}
+        gathered, multiplied = fused(persistent_output_buffer=None, **asked, **options)
+
+        assert list(multiplied.shape) == [1, 1, 32, 512]
+        with pytest.raises(RuntimeError, match=r"output shard grid .*must lie within extent 8-1"):
+            ttnn.linear(gathered, w, memory_config=result, program_config=config, dtype=ttnn.bfloat16)
+        with pytest.raises(RuntimeError, match=r"output shard grid .*must lie within extent 8-1"):
+            fused(persistent_output_buffer=gathered, dtype=ttnn.bfloat16, **asked, **options)
+
+
 def test_multiply_and_scatter() -> None:
     with opened((1, 4)) as mesh:
         values, weight = (

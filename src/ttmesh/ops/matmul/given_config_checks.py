@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
 from ttmesh.base.errors import require
 from ttmesh.ops.configs.compute_config import WormholeComputeKernelConfig
 from ttmesh.ops.configs.matmul_program_configs import (
@@ -17,9 +21,23 @@ from ttmesh.ops.matmul.matmul_choice import FIX, Chosen
 
 REGISTERS = 8  # tiles of the destination that a kernel adds up; half as many in float32, twice as many in full sync
 
+_is_off: ContextVar[bool] = ContextVar("given program configs are not checked", default=False)
+
+
+@contextmanager
+def without_config_checks() -> Iterator[None]:
+    """While entered, program configs are taken as they are: inside a fused operation that TT-NN does not check."""
+    before = _is_off.set(True)
+    try:
+        yield
+    finally:
+        _is_off.reset(before)
+
 
 def is_checked(config: ProgramConfig | None) -> bool:
     """Whether TT-NN's rules for this config are known here: not for rings of cores and shards in DRAM."""
+    if _is_off.get():
+        return False
     if isinstance(config, MatmulMultiCoreReuseMultiCast1DProgramConfig):
         return not config.gather_in0
     return isinstance(config, Chosen)
