@@ -1,4 +1,4 @@
-"""slice, narrow, padded_slice and slice_write."""
+"""slice, narrow and slice_write."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def _slice_stages(call: Call, results: Sequence[TensorSpec]) -> tuple[Compositio
     return None if composed is None else (composed[0], [composed[0].view(composed[1], results[0])])
 
 
-_SLICE = device_operation(
+SLICE = device_operation(
     "ttnn.slice",
     out=_slice_spec,
     check=_check_slice,
@@ -193,7 +193,7 @@ def slice_(
         "memory_config": memory_config,
         "output_tensor": output_tensor,
     }
-    return _SLICE(**arguments)
+    return SLICE(**arguments)
 
 
 def _slice_by_tensors(
@@ -219,23 +219,6 @@ def _slice_by_tensors(
         "output_tensor": output_tensor,
     }
     return _SLICE_AT(**arguments)
-
-
-def _check_padded_slice(call: Call) -> None:
-    wrong = "Output Memory Config must be sharded. Use slice for non-sharded outputs."
-    require(call["memory_config"].is_sharded(), wrong, "a sharded memory_config", "Use ttnn.slice.")
-
-
-@op("ttnn.experimental.padded_slice", check=_check_padded_slice)
-def padded_slice(
-    input_tensor: torch.Tensor,
-    padded_slice_start: Sequence[int],
-    padded_slice_end: Sequence[int],
-    padded_slice_step: Sequence[int] | None,
-    lane_axes: int,
-) -> torch.Tensor:
-    """A slice whose result is sharded; ttmesh does not store the padding of shards."""
-    return _slice(input_tensor, padded_slice_start, padded_slice_end, padded_slice_step, lane_axes)
 
 
 def _check_slice_write(call: Call) -> None:
