@@ -1,4 +1,4 @@
-"""padded_slice gives rows as long as its shards, whatever the layout of the images, and refuses what TT-NN refuses."""
+"""padded_slice gives rows as long as its shards, slice_write takes them back; both refuse what TT-NN refuses."""
 
 from __future__ import annotations
 
@@ -62,3 +62,23 @@ def test_a_slice_that_is_none_is_refused(changed: dict[str, Any], text: str) -> 
 
         with pytest.raises(RuntimeError, match=text):
             ttnn.experimental.padded_slice(images, **(arguments | changed))
+
+
+@pytest.mark.parametrize("layout", [ttnn.ROW_MAJOR_LAYOUT, ttnn.TILE_LAYOUT])
+def test_rows_in_shards_are_written_into_images(layout: ttnn.Layout) -> None:
+    height = 32 if layout is ttnn.TILE_LAYOUT else 5  # rows of an image are padded to tiles
+    rows = torch.zeros(2, 4, height, 64)
+    rows[:, :, :5] = torch.rand(2, 4, 5, 64).bfloat16().float()
+    with ttnn.create_mesh_device(ttnn.MeshShape(1, 1)) as mesh:
+        given = ttnn.from_torch(rows.reshape(1, 1, -1, 64), dtype=ttnn.bfloat16, layout=layout, device=mesh)
+        given = ttnn.to_memory_config(given, shards("HEIGHT", (height, 64), 8))
+        images = ttnn.from_torch(torch.ones(2, 8, 5, 60), dtype=ttnn.bfloat16, device=mesh)
+        ttnn.experimental.slice_write(given, images, [0, 2, 0, 0], [2, 6, 5, 60], [1, 1, 1, 1])
+        written = ttnn.to_torch(images).float()
+
+        assert torch.equal(written[:, 2:6], rows[:, :, :5, :60])
+        assert bool((written[:, :2] == 1).all() and (written[:, 6:] == 1).all())
+        with pytest.raises(RuntimeError, match="Step is not supported for sharded slice_write operation"):
+            ttnn.experimental.slice_write(given, images, [0, 2, 0, 0], [2, 6, 5, 60], [1, 2, 1, 1])
+        with pytest.raises(RuntimeError, match="Slice Write currently doesn't support sharded output tensors"):
+            ttnn.experimental.slice_write(images, given, [0, 0, 0, 0], [1, 1, 1, 1], [1, 1, 1, 1])

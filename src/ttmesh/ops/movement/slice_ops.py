@@ -1,4 +1,4 @@
-"""slice, narrow and slice_write."""
+"""slice and narrow."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from ttmesh.base.dtypes import BLOCK_FLOATS, ELEMENT_BYTES, BufferType, DataType, Layout
+from ttmesh.base.dtypes import BLOCK_FLOATS, BufferType, DataType, Layout
 from ttmesh.base.errors import ShapeError, require
 from ttmesh.ops.catalogue.checks import normalize_dim
 from ttmesh.ops.catalogue.definition import composite, device_operation, op
 from ttmesh.ops.catalogue.spec_rules import Inferred, fit_shards, like_first, make_output_spec
 from ttmesh.ops.goldens import movement as goldens
-from ttmesh.ops.lane_functions.lane_broadcast import align_and_flatten, align_mesh_dims, unflatten_lanes
+from ttmesh.ops.lane_functions.lane_broadcast import align_and_flatten, unflatten_lanes
 from ttmesh.ops.stages.movement_stages import move_to
 from ttmesh.ops.stages.slice_stages import slice_tensor, slices_rows
 from ttmesh.tensor import indexing, operators
@@ -24,7 +24,6 @@ from ttmesh.tensor.calls.launch_op import separate
 from ttmesh.tensor.calls.operation import Call, Case
 from ttmesh.tensor.spec.memory_config import MemoryConfig
 from ttmesh.tensor.spec.page_extents import element_bytes
-from ttmesh.tensor.spec.shape import Shape
 from ttmesh.tensor.spec.tensor_spec import TensorSpec
 from ttmesh.tensor.tensor import Tensor
 
@@ -219,47 +218,6 @@ def _slice_by_tensors(
         "output_tensor": output_tensor,
     }
     return _SLICE_AT(**arguments)
-
-
-def _check_slice_write(call: Call) -> None:
-    given = call.specs[0].shape
-    sizes = [
-        -(-(end - start) // step) for start, end, step in zip(call["start"], call["end"], call["step"], strict=True)
-    ]
-    if any(size <= 0 for size in sizes):
-        return
-    for i, (size, extent) in enumerate(zip(sizes, given, strict=False)):
-        wrong = (
-            f"Size of the slice being written {size} should match the size of the input tensor {extent} at dim {i}. Got "
-            f"{Shape(sizes)}, expected {given}"
-        )
-        require(size == extent, wrong, f"{extent}", "Change start or end.")
-    source, target = call["input_tensor"].dtype, call["output_tensor"].dtype
-    same_size = ELEMENT_BYTES.get(source) == ELEMENT_BYTES.get(target)
-    for wrong, fits in (
-        ("Input & output should have the same element size", same_size),
-        ("Input & output should have the same dtype", source is target),
-    ):
-        require(fits, wrong, f"{target.name.lower()}", "Convert it with ttnn.typecast.")
-
-
-@op("ttnn.experimental.slice_write", writes="output_tensor", outputs=(), check=_check_slice_write)
-def slice_write(
-    input_tensor: torch.Tensor,
-    output_tensor: torch.Tensor,
-    start: Sequence[int],
-    end: Sequence[int],
-    step: Sequence[int],
-    lane_axes: int,
-) -> torch.Tensor:
-    """Write a tensor into a slice of another, which is returned."""
-    if any(last <= first for first, last in zip(start, end, strict=True)):
-        return output_tensor  # an empty slice
-    slices = make_slices(output_tensor.shape[lane_axes:], start, end, step)
-    result, source = align_mesh_dims([output_tensor, input_tensor], lane_axes)
-    result = result.clone()
-    result[slices] = source.to(result.dtype)
-    return result
 
 
 # -- narrow ----------------------------------------------------------------------------------------------------------
