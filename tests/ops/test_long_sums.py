@@ -60,3 +60,15 @@ def test_losses_without_reduction_have_two_dims(mesh: ttnn.MeshDevice) -> None:
     )
 
     assert list(losses.shape) == [1, 5]
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1,), (1, 1, 1, 1)])
+def test_a_total_norm_has_the_shape_that_is_given_or_1x1(mesh: ttnn.MeshDevice, shape: tuple[int, ...]) -> None:
+    gradients = torch.full((1, 2, 32, 32), 0.5)
+    given = on(mesh, torch.zeros(shape))
+
+    total = moreh.clip_grad_norm([on(mesh, gradients)], 1.0, 2.0, False, total_norm=given)
+
+    assert tuple(total.shape) == shape
+    assert ttnn.to_torch(given).float().item() == pytest.approx(gradients.norm().item(), rel=0.01)
+    assert tuple(moreh.clip_grad_norm([on(mesh, gradients)], 1.0, 2.0).shape) == (1, 1)

@@ -224,7 +224,7 @@ def abs_pow(input: Tensor, p: float) -> Tensor:
 
 
 def clip_grad_norm(inputs: Sequence[Tensor], max_norm: float, norm_type: float = 2.0) -> Tensor:
-    return norm(torch.cat([tensor.flatten() for tensor in inputs]), norm_type, 0, True)
+    return norm(torch.cat([tensor.flatten() for tensor in inputs]), norm_type, 0, True).reshape(1, 1)
 
 
 def softmax(input_tensor: Tensor, dim: int, **_: Any) -> Tensor:

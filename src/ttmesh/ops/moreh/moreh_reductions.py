@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -279,13 +280,16 @@ def moreh_norm_backward(
 # -- clip_grad_norm ------------------------------------------------------------------------------------------------------
 
 
-def _compute_total_norm(inputs: Sequence[torch.Tensor], norm_type: float, lane_axes: int) -> torch.Tensor:
-    """The norm of all tensors concatenated into one vector, shape [1].
+def _compute_total_norm(
+    inputs: Sequence[torch.Tensor], norm_type: float, shape: tuple[int, ...], lane_axes: int
+) -> torch.Tensor:
+    """The norm of all tensors concatenated into one vector, in a shape of one element.
 
     TT-NN adds the tiles of a tensor first, element by element, and then the elements of that one tile.
     """
     norms = [_norm_by_tiles(tensor, norm_type, lane_axes) for tensor in inputs]
-    return _norm(torch.cat(align_mesh_dims(norms, lane_axes), -1), norm_type, (-1,))
+    total = _norm(torch.cat(align_mesh_dims(norms, lane_axes), -1), norm_type, (-1,))
+    return total.reshape(*total.shape[:lane_axes], *shape)
 
 
 def _norm_by_tiles(values: torch.Tensor, p: float, lane_axes: int) -> torch.Tensor:
@@ -300,7 +304,7 @@ def _norm_by_tiles(values: torch.Tensor, p: float, lane_axes: int) -> torch.Tens
 
 
 _TOTAL_NORM = device_operation("ttnn.moreh_clip_grad_norm", out=tiled_spec, outputs=("total_norm",))(
-    lambda inputs, norm_type, lane_axes: _compute_total_norm(inputs, norm_type, lane_axes)
+    lambda inputs, norm_type, shape, lane_axes: _compute_total_norm(inputs, norm_type, shape, lane_axes)
 )
 _SCALE = device_operation("ttnn.moreh_clip_grad_norm", out=make_like_rule(0), writes="gradient")(
     lambda gradient, total, max_norm: _scale_gradient(gradient, total, max_norm)
@@ -334,9 +338,11 @@ def moreh_clip_grad_norm(
         rank = len(gradient.shape)
         wrong = f"ShapeBase[] index out of range. {rank} not in [-4, {rank})"
         require(rank >= 4, wrong, "gradients of four dims", "Reshape them with ttnn.unsqueeze_to_4D.")
+    given = () if total_norm is None else tuple(total_norm.shape)
     arguments = {
         "inputs": list(inputs),
         "norm_type": norm_type,
+        "shape": given if prod(given) == 1 and given else (1, 1),
         "total_norm": total_norm,
         "memory_config": memory_config,
         "compute_kernel_config": compute_kernel_config,
