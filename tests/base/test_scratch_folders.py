@@ -12,8 +12,12 @@ import pytest
 
 from ttmesh.base import directories
 
+# `nohup`, and shells that start something in the background, leave signals ignored.
 PROGRAM = """
 import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+for number in (signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_DFL)
 from ttmesh.base.directories import scratch_folder
 with scratch_folder("some-") as folder:
     (folder / "weights").touch()
