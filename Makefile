@@ -49,7 +49,7 @@ check: $(STAMP)  ## format, lint, types, the rules that tests hold the tree to, 
 	@$(PY) -m ruff format --check .
 	@$(PY) -m ruff check .
 	@$(PY) -m mypy
-	@$(PY) -m pytest tests/test_architecture.py tests/test_lane_devices.py tests/test_vocabulary.py tests/test_doc_pages.py tests/test_page_names.py tests/cli/test_ops_command.py tests/test_smoke.py
+	@$(PY) -m pytest tests/test_architecture.py tests/test_lane_devices.py tests/test_vocabulary.py tests/test_doc_pages.py tests/test_page_names.py tests/base/test_error_texts.py tests/ttnn/test_type_stubs.py tests/cli/test_ops_command.py tests/test_smoke.py
 
 bench: $(STAMP)  ## every benchmark beside its peers and limits: one table, JSON and a picture in artefacts/bench; ONLY='ops busy' for some
 	@$(PY) -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[bench]'

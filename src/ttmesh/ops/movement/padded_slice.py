@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
 
 import torch
 from torch.nn import functional as F
@@ -53,10 +52,10 @@ def padded_slice(
     padded_slice_step: Sequence[int] | None,
     memory_config: MemoryConfig,
     output_tensor: Tensor | None,
-) -> Any:
+) -> Tensor:
     """A slice in rows, flattened to [1, 1, rows, columns] and padded to its shards."""
     shape, rank = input_tensor.shape, len(input_tensor.shape)
-    require(rank == RANK, "Only 4D tensors are supported for padded_slice", "4 dims", "Reshape it.")
+    require(rank == RANK, "Only 4D tensors are supported for padded_slice", "4 dims", "Give it leading dims of 1.")
     counts = len(padded_slice_start), len(padded_slice_end)
     wrong = f"Input rank {rank} and begins {counts[0]} must have the same size"
     require(counts[0] == rank, wrong, "one start per dim", "Give a start for every dim.")
@@ -82,20 +81,22 @@ def padded_slice(
     )
     is_padded = shards.shape[1] != input_tensor.padded_shape[3]
     if not any(starts) and ends == tuple(shape) and not is_padded and input_tensor.layout is Layout.ROW_MAJOR:
-        return to_memory_config(input_tensor, memory_config)
+        whole: Tensor = to_memory_config(input_tensor, memory_config)
+        return whole
     for start, end in zip(starts, ends, strict=True):
         wrong = f"End {end} must be greater than or equal to start {start}"
         require(end >= start, wrong, "an end after its start", "Swap them, or leave the call out.")
     sizes = [end - start for start, end in zip(starts, ends, strict=True)]
     if 0 in sizes:
         none = {"starts": starts, "ends": ends, "steps": None, "output_tensor": None}
-        return SLICE(input_tensor=input_tensor, memory_config=memory_config, **none)
+        empty: Tensor = SLICE(input_tensor=input_tensor, memory_config=memory_config, **none)
+        return empty
     rows, columns = prod(sizes[:-1]), sizes[-1]
     if memory_config.memory_layout is TensorMemoryLayout.HEIGHT_SHARDED:
         columns = shards.shape[1]
     elif memory_config.memory_layout is TensorMemoryLayout.WIDTH_SHARDED:
         rows = shards.shape[0]
-    return _padded_slice(
+    part: Tensor = _padded_slice(
         input_tensor=input_tensor,
         starts=starts,
         ends=ends,
@@ -103,3 +104,4 @@ def padded_slice(
         memory_config=memory_config,
         output_tensor=output_tensor,
     )
+    return part

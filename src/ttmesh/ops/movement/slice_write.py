@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
 
 import torch
 
@@ -70,7 +69,7 @@ def _slice_write(
 @composite(NAME)
 def slice_write(
     input_tensor: Tensor, output_tensor: Tensor, start: Sequence[int], end: Sequence[int], step: Sequence[int]
-) -> Any:
+) -> Tensor:
     """Write a tensor into a slice of another, which is returned."""
     wrong = "Slice Write currently doesn't support sharded output tensors."
     require(not output_tensor.memory_config().is_sharded(), wrong, "an interleaved tensor", "Move it to DRAM first.")
@@ -81,7 +80,7 @@ def slice_write(
         require(all(each == 1 for each in step), wrong, "steps of 1", "Move the input to DRAM first.")
         last = -(-end[2] // TILE) * TILE if input_tensor.layout is Layout.TILE else end[2]
         row_width = last - start[2]  # rows of an image are padded to tiles
-    return _slice_write(
+    written: Tensor = _slice_write(
         input_tensor=input_tensor,
         output_tensor=output_tensor,
         start=tuple(start),
@@ -89,3 +88,4 @@ def slice_write(
         step=tuple(step),
         row_width=row_width,
     )
+    return written
