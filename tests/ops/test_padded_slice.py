@@ -80,5 +80,7 @@ def test_rows_in_shards_are_written_into_images(layout: ttnn.Layout) -> None:
         assert bool((written[:, :2] == 1).all() and (written[:, 6:] == 1).all())
         with pytest.raises(RuntimeError, match="Step is not supported for sharded slice_write operation"):
             ttnn.experimental.slice_write(given, images, [0, 2, 0, 0], [2, 6, 5, 60], [1, 2, 1, 1])
+        with pytest.raises(RuntimeError, match=r"rows of 64 values are less than the slice has, \d+ rows of 60"):
+            ttnn.experimental.slice_write(given, images, [0, 2, 0, 0], [2, 7, 5, 60], [1, 1, 1, 1])
         with pytest.raises(RuntimeError, match="Slice Write currently doesn't support sharded output tensors"):
             ttnn.experimental.slice_write(images, given, [0, 0, 0, 0], [1, 1, 1, 1], [1, 1, 1, 1])

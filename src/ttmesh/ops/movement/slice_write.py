@@ -80,6 +80,11 @@ def slice_write(
         require(all(each == 1 for each in step), wrong, "steps of 1", "Move the input to DRAM first.")
         last = -(-end[2] // TILE) * TILE if input_tensor.layout is Layout.TILE else end[2]
         row_width = last - start[2]  # rows of an image are padded to tiles
+        sizes = [b - a for a, b in zip(start, end, strict=True)]
+        rows = prod(sizes[:2]) * row_width
+        wrong = f"{shape[2]} rows of {shape[3]} values are less than the slice has, {rows} rows of {sizes[3]}"
+        fits = 0 in sizes or (shape[2] >= rows and shape[3] >= sizes[3])  # TT-NN would write what lies behind them
+        require(fits, wrong, "as many rows and columns as the slice", "Change start or end, or pad the rows.")
     written: Tensor = _slice_write(
         input_tensor=input_tensor,
         output_tensor=output_tensor,
